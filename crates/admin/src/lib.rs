@@ -67,7 +67,12 @@ pub use policy_file::{
 
 use access::AdminAccess;
 use hyper_util::service::TowerToHyperService;
-use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    num::NonZeroUsize,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 use tidegate_http_server::{HttpServer, Operators, StartupError, ThreadedListener};
 use tidegate_observe::Observer;
 use tidegate_policy::model::{AdminSpec as Declared, Connections, ListenerSpec};
@@ -90,6 +95,8 @@ struct AdminState {
     decision_state: Arc<AppState>,
     access: Arc<AdminAccess>,
     /// Closes with the listener.
+    /// Locked while a preview runs.
+    running_preview: Arc<Mutex<()>>,
     shutdown: watch::Receiver<()>,
 }
 
@@ -120,7 +127,14 @@ impl AdminServer {
         let (sender, open) = watch::channel(());
         let (observer, decision_state) = (observer.clone(), decision_state.clone());
         let access = self.access.clone();
-        let router = routes::router(AdminState { gateway, observer, decision_state, access, shutdown: open });
+        let router = routes::router(AdminState {
+            gateway,
+            observer,
+            decision_state,
+            access,
+            running_preview: Arc::default(),
+            shutdown: open,
+        });
         let server = HttpServer::new(TowerToHyperService::new(router), &connection_settings());
         self.listener.start(&server, "admin", NonZeroUsize::MIN)?;
         self.shutdown = Some(sender);

@@ -2,21 +2,18 @@
 
 use crate::{admin::AdminClient, error::CliError};
 use bytes::Bytes;
-use std::sync::Arc;
-use tidegate_policy::model::{KeyPart, KeySpec};
-use tidegate_replay::log::HistoryLines;
+use tidegate_policy::model::KeySpec;
+use tidegate_replay::log::{HistoryLines, is_per_client};
 
 /// The last requests of a gateway.
 #[derive(Debug)]
 pub(crate) struct History {
     /// The name in reports.
     pub(crate) name: String,
-    /// JSON lines, ordered by time.
-    pub(crate) lines: Arc<[u8]>,
+    /// JSON lines, ordered by time, and the hashes that replace client addresses.
+    pub(crate) requests: HistoryLines,
     /// The share of the clients whose requests are recorded.
     share: f64,
-    /// The hashes that replace client addresses.
-    history: HistoryLines,
 }
 
 /// The maximum that a gateway returns.
@@ -39,13 +36,12 @@ impl History {
                  requests"
             )));
         }
-        let history = HistoryLines::parse(body);
+        let requests = HistoryLines::parse(body);
         let scope = match share < 1.0 {
             true => format!(" of {} % of its clients", (share * 1e6).round() / 1e4),
             false => String::new(),
         };
-        let lines = history.lines.as_slice().into();
-        Ok(Self { name: format!("the history of {url}{scope}"), lines, share, history })
+        Ok(Self { name: format!("the history of {url}{scope}"), requests, share })
     }
 
     /// Checks that the key is per client if the history is sampled by client: other keys would miss requests.
@@ -57,20 +53,6 @@ impl History {
             "--key {key_text}: {} is incomplete for this key; count by ip, or remove `share` from `observe`",
             self.name
         )))
-    }
-
-    /// Converts addresses in a key back to the hashes that they represent.
-    pub(crate) fn restore_hashes(&self, key: &str) -> String {
-        self.history.restore_hashes(key)
-    }
-}
-
-fn is_per_client(key: &KeySpec) -> bool {
-    match key {
-        KeySpec::Part(KeyPart::Ip { .. }) => true,
-        KeySpec::Composite(keys) => keys.iter().any(is_per_client),
-        KeySpec::First(keys) => !keys.is_empty() && keys.iter().all(is_per_client),
-        KeySpec::All | KeySpec::Part(_) => false,
     }
 }
 

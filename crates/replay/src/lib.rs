@@ -43,6 +43,6 @@ pub mod suggest;
 
 pub use compare::{Comparison, KeyChange, PolicyDifference};
 pub use run::{
-    EpisodeLengths, Episodes, PolicyStats, Replay, ReplayError, ReplayProgress, ReplayResult, ReplayVerdict,
-    RuleStats, Timeline, TimelineBin, replay_log,
+    EpisodeLengths, Episodes, NO_DURATIONS, PolicyStats, Replay, ReplayError, ReplayProgress, ReplayResult,
+    ReplayVerdict, RuleStats, Timeline, TimelineBin, replay_log,
 };

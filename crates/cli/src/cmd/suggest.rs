@@ -139,7 +139,7 @@ fn suggest_from_gateway(request: SuggestRequest, url: Option<&str>) -> Result<Su
     let history = block_on(History::fetch(&client))?;
     history.check_key(&request.key, &request.key_text)?;
     let formats = LineFormats::single("json", &[]).map_err(|error| CliError::input(error.to_string()))?;
-    let inputs = || vec![LogInput::from_bytes(&history.name, history.lines.clone())];
+    let inputs = || vec![LogInput::from_bytes(&history.name, history.requests.lines.clone())];
     let suggestion = suggest_with_progress(request, &formats, SortWindow::default(), inputs);
     let mut suggestion = suggestion.map_err(|error| match error {
         ReplayError::NoKey { key, .. } => CliError::input(format!(
@@ -150,7 +150,7 @@ fn suggest_from_gateway(request: SuggestRequest, url: Option<&str>) -> Result<Su
     })?;
     let keys =
         suggestion.groups.iter_mut().flat_map(|group| group.outliers.iter_mut().chain(&mut group.dominant));
-    keys.for_each(|(key, _)| *key = history.restore_hashes(key));
+    keys.for_each(|(key, _)| *key = history.requests.restore_hashes(key));
     Ok(suggestion)
 }
 

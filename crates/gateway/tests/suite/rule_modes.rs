@@ -5,9 +5,10 @@ use crate::{
     harness::{RawClient, TEST_TIMEOUT, TestBackend, open_gateway},
 };
 use serde_json::{Value, json};
-use std::fs;
+use std::{fs, time::Duration};
 use tempfile::TempDir;
 use tidegate_gateway::PolicySource;
+use tidegate_limiter::Clock;
 use tidegate_policy::Policy;
 use tidegate_rule::Rules;
 use tokio::{sync::oneshot, time::timeout};
@@ -253,6 +254,130 @@ async fn weakening_a_rule_needs_a_confirmation() {
     for weaker in [
         json!({ "mode": "shadow" }),
         json!({ "mode": "off", "confirm": false }),
+/// A rule in shadow mode denies nothing, and a preview lists the keys that it would deny.
+#[tokio::test]
+async fn preview_of_a_rule_in_shadow_mode_lists_keys() {
+    let server = TestBackend::start_echo().await;
+    let policy = SHADOW_POLICY.replace("denials: 100", "denials: 100, history: 100");
+    let gateway = AdminGateway::start(&server, &policy);
+    for user in ["bob", "bob", "bob", "ann", "ann"] {
+        assert_eq!(gateway.get_with_header("/", &format!("x-user: {user}\r\n")).await.status(), 200);
+    }
+    let body = json!({ "key": "quota", "value": "2/h" });
+    let (status, reply) = gateway.post_change("/api/v1/rules/watched/preview", &body).await;
+    assert_eq!(status, 200, "{reply}");
+    for (member, expected) in [
+        ("before", json!({ "requests": 5, "delayed": 0, "denied": 0, "shadow-denied": 3 })),
+        ("after", json!({ "requests": 5, "delayed": 0, "denied": 0, "shadow-denied": 1 })),
+        (
+            "keys",
+            json!([
+                { "key": "ann", "newly-denied": 0, "no-longer-denied": 1 },
+                { "key": "bob", "newly-denied": 0, "no-longer-denied": 1 },
+            ]),
+        ),
+        ("notes", json!([])),
+    ] {
+        let mut found = reply[member].clone();
+        if let Some(keys) = found.as_array_mut() {
+            keys.sort_by_key(|key| key["key"].to_string());
+        }
+        assert_eq!(found, expected, "{member}");
+    }
+    gateway.stop().await;
+}
+
+/// Requests that were received more than an hour ago are not considered, even if they are the only ones.
+#[tokio::test]
+async fn preview_considers_the_last_hour() {
+    let server = TestBackend::start_echo().await;
+    let (clock, manual_clock) = Clock::manual();
+    manual_clock.advance(Duration::from_secs(1_700_000_000));
+    let policy = SHADOW_POLICY.replace("denials: 100", "denials: 100, history: 100");
+    let gateway = AdminGateway::start_with_clock(&server, &policy, clock);
+    let (place, body) = ("/api/v1/rules/login/preview", json!({ "key": "quota", "value": "2/h" }));
+    for (advance, expected) in [(0, 1), (1_800, 2), (2_400, 2), (3_600, 2)] {
+        manual_clock.advance(Duration::from_secs(advance));
+        assert_eq!(gateway.get_with_header("/login", "x-user: bob\r\n").await.status(), 200);
+        let (status, reply) = gateway.post_change(place, &body).await;
+        assert_eq!((status, &reply["requests"]), (200, &json!(expected)), "{reply}");
+    }
+    manual_clock.advance(Duration::from_secs(3_601));
+    let (status, reply) = gateway.post_change(place, &body).await;
+    assert_eq!(status, 409, "{reply}");
+    assert!(
+        reply["detail"].as_str().unwrap().starts_with("no requests were recorded in the last hour"),
+        "{reply}"
+    );
+    gateway.stop().await;
+}
+
+/// What the history cannot show is an error, or a note.
+#[tokio::test]
+async fn preview_reports_what_the_history_cannot_show() {
+    let server = TestBackend::start_echo().await;
+    let rules = "rules:
+  - { name: total, quota: 1000/s }
+  - { name: clients, key: ip, quota: 1000/day, wait: 1ms }
+  - { name: slots, key: ip, quota: 3 at once, wait: 1ms }
+";
+    let sampled = AdminGateway::start(&server, &format!("observe: {{ history: 100, share: 10% }}\n{rules}"));
+    let body = json!({ "key": "quota", "value": "5/s" });
+    let (status, reply) = sampled.post_change("/api/v1/rules/total/preview", &body).await;
+    assert_eq!(status, 422, "{reply}");
+    let detail = reply["detail"].as_str().unwrap();
+    assert!(
+        detail.starts_with("the history has 10 % of the clients, and rule `total` does not count by"),
+        "{detail}"
+    );
+    sampled.stop().await;
+
+    let gateway = AdminGateway::start(&server, &format!("observe: {{ history: 100 }}\n{rules}"));
+    assert_eq!(gateway.get("/").await.status(), 200);
+    let (status, reply) = gateway
+        .post_change("/api/v1/rules/slots/preview", &json!({ "key": "quota", "value": "2 at once" }))
+        .await;
+    assert_eq!(status, 422, "{reply}");
+    assert!(reply["detail"].as_str().unwrap().starts_with("the history has no durations"), "{reply}");
+    for (rule, key, value, expected) in [
+        ("total", "quota", "5/s", json!([])),
+        (
+            "clients",
+            "wait",
+            "2ms",
+            json!([
+                "`1000/d` is longer than the history: its counters start empty, so there are too few denials"
+            ]),
+        ),
+        // Not the advice for logs.
+        (
+            "slots",
+            "wait",
+            "2ms",
+            json!(["the history has no durations: the replay does not evaluate `3 at once`"]),
+        ),
+    ] {
+        let (status, reply) = gateway
+            .post_change(&format!("/api/v1/rules/{rule}/preview"), &json!({ "key": key, "value": value }))
+            .await;
+        assert_eq!((status, &reply["notes"]), (200, &expected), "{reply}");
+    }
+    // No recorded request has a user.
+    let users =
+        "observe: { history: 100 }\nuser: header x-user\nrules: [{ name: users, key: user, quota: 5/min }]\n";
+    let users = AdminGateway::start(&server, users);
+    assert_eq!(users.get("/").await.status(), 200);
+    let (status, reply) = users.post_change("/api/v1/rules/users/preview", &body).await;
+    let detail = reply["detail"].as_str().unwrap();
+    assert_eq!(status, 422, "{reply}");
+    assert!(
+        detail.starts_with("no recorded request has the key of rule `users` (user, by header x-user); "),
+        "{detail}"
+    );
+    users.stop().await;
+    gateway.stop().await;
+}
+
         json!({ "mode": "enforce", "percent": 99, "confirm": null }),
     ] {
         let (status, reply) = gateway.post_change(login, &weaker).await;

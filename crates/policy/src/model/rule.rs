@@ -136,7 +136,7 @@ impl RuleSpec {
 
 impl RuleSpec {
     /// All of its quotas, also those of tiers.
-    pub(crate) fn all_quotas(&self) -> Vec<Quota> {
+    pub fn all_quotas(&self) -> Vec<Quota> {
         match &self.quotas {
             Quotas::All(quotas) => quotas.clone(),
             Quotas::Tiers(tiers) => tiers.all_quotas(),

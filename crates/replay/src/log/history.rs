@@ -3,32 +3,38 @@
 use std::{
     collections::HashSet,
     net::{IpAddr, Ipv6Addr},
+    sync::Arc,
 };
 
 /// The lines of a history, with an address for each hash, and the hashes.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct HistoryLines {
     /// JSON lines.
-    pub lines: Vec<u8>,
+    pub lines: Arc<[u8]>,
     hashes: HashSet<u64>,
 }
 
 impl HistoryLines {
-    /// Replaces the hashes of clients by addresses.
-    pub fn parse(body: &[u8]) -> Self {
-        let mut history = Self { lines: Vec::with_capacity(body.len()), hashes: HashSet::new() };
-        for line in body.split_inclusive(|byte| *byte == b'\n') {
-            match find_hash(line) {
+    /// Replaces the hashes of clients by addresses, in lines that end with a line feed.
+    pub fn new(body: impl IntoIterator<Item: AsRef<[u8]>>) -> Self {
+        let (mut lines, mut hashes) = (Vec::new(), HashSet::new());
+        for line in body {
+            match find_hash(line.as_ref()) {
                 Some((before, hash, after)) => {
-                    history.hashes.insert(hash);
-                    history.lines.extend_from_slice(before);
-                    history.lines.extend_from_slice(hash_to_address(hash).to_string().as_bytes());
-                    history.lines.extend_from_slice(after);
+                    hashes.insert(hash);
+                    lines.extend_from_slice(before);
+                    lines.extend_from_slice(hash_to_address(hash).to_string().as_bytes());
+                    lines.extend_from_slice(after);
                 }
-                None => history.lines.extend_from_slice(line),
+                None => lines.extend_from_slice(line.as_ref()),
             }
         }
-        history
+        Self { lines: lines.into(), hashes }
+    }
+
+    /// The same for a whole body.
+    pub fn parse(body: &[u8]) -> Self {
+        Self::new(body.split_inclusive(|byte| *byte == b'\n'))
     }
 
     /// Converts addresses in a key back to the hashes that they represent.
@@ -75,7 +81,7 @@ mod tests {
     fn hashed_clients_round_trip_as_addresses() {
         let body = line("\"00ff00ff00ff00ff\"", "/") + &line("\"192.0.2.7\"", "/x") + &line("null", "/y");
         let history = HistoryLines::parse(body.as_bytes());
-        let lines = String::from_utf8(history.lines.clone()).unwrap();
+        let lines = String::from_utf8(history.lines.to_vec()).unwrap();
         assert_eq!(
             lines,
             line("\"ff:ff:ff:ff::\"", "/") + &line("\"192.0.2.7\"", "/x") + &line("null", "/y")
@@ -84,6 +90,6 @@ mod tests {
         assert_eq!(history.restore_hashes("ff:ff:ff:ff::\u{1f}/login"), "00ff00ff00ff00ff\u{1f}/login");
         assert_eq!(history.restore_hashes("2001:db8::"), "2001:db8::");
         let odd = line("\"2001:db8:1:2::aa\"", "/\\\"ip\\\":\\\"00ff00ff00ff00ff\\\"");
-        assert_eq!(HistoryLines::parse(odd.as_bytes()).lines, odd.as_bytes());
+        assert_eq!(*HistoryLines::parse(odd.as_bytes()).lines, *odd.as_bytes());
     }
 }

@@ -10,6 +10,6 @@ mod timeline;
 pub use episodes::{EpisodeLengths, Episodes};
 pub use error::ReplayError;
 pub use replay::{Replay, ReplayVerdict};
-pub use replay_log::{ReplayProgress, ReplayResult, replay_log};
+pub use replay_log::{NO_DURATIONS, ReplayProgress, ReplayResult, replay_log};
 pub use stats::{PolicyStats, RuleStats};
 pub use timeline::{Timeline, TimelineBin};

@@ -32,6 +32,9 @@ pub struct ReplayProgress {
     pub total_bytes: Option<u64>,
 }
 
+/// The note about a log without durations.
+pub const NO_DURATIONS: &str = "the log has no request durations, so a request is in flight only while it waits; log $request_time, %D or %DURATION%";
+
 /// The number of requests between two progress reports.
 const PROGRESS_INTERVAL: u64 = 1 << 14;
 
@@ -152,11 +155,7 @@ impl ReplayRun {
     fn finish(self, log: &RequestLog) -> Result<ReplayResult, ReplayError> {
         let mut notes = Vec::new();
         if self.replay.has_concurrency_rules() && !self.has_durations {
-            notes.push(
-                "the log has no request durations, so a request is in flight only while it waits; log $request_time, %D \
-                 or %DURATION%"
-                    .to_owned(),
-            );
+            notes.push(NO_DURATIONS.to_owned());
         }
         notes.extend(self.replay.notes());
         let others = self.comparison.iter().flat_map(Comparison::notes);
