@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tidegate_access::{BannedKey, Prefix};
 use tidegate_core::{Micros, Utc};
 use tidegate_http_server::{ApiError, Operator, json_response};
-use tidegate_observe::{BanLimitReached, BanTarget, KeyLabel, effective_key_display};
+use tidegate_observe::{BanLimitReached, BanNote, BanTarget, KeyLabel, effective_key_display};
 use tidegate_policy::{compile::JsonValue, model::KeyDisplay};
 use tidegate_rule::key_hash;
 use tidegate_service::decisions::{Confirmation, JsonMembers};
@@ -57,12 +57,13 @@ impl AdminState {
             );
             return Err(ApiError::new(StatusCode::CONFLICT, problem));
         }
-        match self.observer.bans.ban(target, Micros::from_secs(seconds), reason) {
+        let author = operator.name.clone();
+        match self.observer.bans.ban(target, Micros::from_secs(seconds), BanNote { author, reason }) {
             Ok(ban) => {
                 let config = self.config()?;
                 let created =
                     ban.to_json(self.observer.clock.now(), config.policy.observe.keys, &config.gate);
-                events::BanCreated { ban: &created, author: &operator.name }.emit();
+                events::BanCreated { ban: &created }.emit();
                 Ok(json_response(StatusCode::CREATED, "application/json", &created))
             }
             Err(BanLimitReached) => {
@@ -162,6 +163,7 @@ fn rule_ban_json(rule: &str, ban: &BannedKey, now: Micros, shown: KeyDisplay) ->
         "remaining": ban.remaining.get() as f64 / 1e6,
         "until": Utc::from(now.saturating_add(ban.remaining)).to_string(),
         "ban-count": ban.ban_count,
+        "author": null,
         "reason": null,
     })
 }

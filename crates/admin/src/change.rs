@@ -9,7 +9,8 @@ use tidegate_service::decisions::{QueryBatch, RESET, reset};
 
 impl AdminState {
     /// Reloads the policy; responds with the scope of the change, or with all errors.
-    pub(super) async fn reload(&self) -> Response {
+    pub(super) async fn reload(&self, operator: &Operator) -> Response {
+        events::ReloadRequested { author: &operator.name }.emit();
         let (status, text) = match self.gateway.reload().await {
             Ok(reloaded) => (StatusCode::OK, format!("{reloaded}\n")),
             Err(error @ GatewayError::Stopped) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")),
@@ -24,9 +25,6 @@ impl AdminState {
     pub(super) async fn reset(&self, operator: &Operator, body: &[u8]) -> Result<Response, ApiError> {
         let batch = QueryBatch::parse(body, &RESET)?;
         batch.items().iter().try_for_each(|members| self.reject_hashed_key(members))?;
-        let keys = batch.items().len();
-        let response = reset(&self.decision_state, batch).await?.map(Body::new);
-        events::KeysReset { keys, author: &operator.name }.emit();
-        Ok(response)
+        Ok(reset(&self.decision_state, batch, operator).await?.map(Body::new))
     }
 }

@@ -1,4 +1,5 @@
-//! Log events of changes by operators. Those of the policy file and of features are events of the gateway.
+//! Log events of changes by operators. Those of the policy file and of features are events of the gateway, and those of keys of
+//! the decision API.
 
 use serde_json::Value;
 
@@ -6,14 +7,14 @@ use serde_json::Value;
 pub(crate) struct BanCreated<'a> {
     /// The ban, as in the response.
     pub(crate) ban: &'a Value,
-    pub(crate) author: &'a str,
 }
 
 impl BanCreated<'_> {
     pub(crate) fn emit(self) {
         let text = |member: &str| self.ban[member].as_str();
-        let (id, value, until, reason) = (text("id"), text("value"), text("until"), text("reason"));
-        tracing::info!(id, value, until, reason, by = self.author, "ban created");
+        let (id, rule, value) = (text("id"), text("rule"), text("value"));
+        let (until, reason, by) = (text("until"), text("reason"), text("author"));
+        tracing::info!(id, rule, value, until, reason, by, "ban created");
     }
 }
 
@@ -29,14 +30,13 @@ impl BanLifted<'_> {
     }
 }
 
-/// A call of the admin API reset the state of keys.
-pub(crate) struct KeysReset<'a> {
-    pub(crate) keys: usize,
+/// A call of the admin API requests a reload of the policy.
+pub(crate) struct ReloadRequested<'a> {
     pub(crate) author: &'a str,
 }
 
-impl KeysReset<'_> {
+impl ReloadRequested<'_> {
     pub(crate) fn emit(self) {
-        tracing::info!(keys = self.keys, by = self.author, "keys reset");
+        tracing::info!(by = self.author, "policy reload requested");
     }
 }

@@ -74,8 +74,8 @@ async fn check_request(State(state): State<AdminState>, request: Request, next: 
 }
 
 async fn reload(State(state): State<AdminState>, headers: HeaderMap) -> ApiResult {
-    state.access.require_reload(&headers)?;
-    Ok(state.reload().await)
+    let operator = state.access.require_reload(&headers)?;
+    Ok(state.reload(&operator).await)
 }
 
 async fn denial(State(state): State<AdminState>, Path(id): Path<String>) -> ApiResult {

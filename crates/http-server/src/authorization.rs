@@ -166,15 +166,16 @@ impl Operators {
         }
     }
 
-    /// Returns an error with one of these details unless an operator sent these headers who may change something.
+    /// Returns the operator who sent these headers; an error with one of these details unless the sender is an operator who may
+    /// make changes.
     pub fn require(
         &self,
         headers: &HeaderMap,
         invalid: &'static str,
         disabled: &'static str,
-    ) -> Result<(), ApiError> {
+    ) -> Result<Operator, ApiError> {
         match self.check(headers) {
-            OperatorAccess::Granted(operator) => operator.require(OperatorRole::Operate).map(drop),
+            OperatorAccess::Granted(operator) => operator.require(OperatorRole::Operate),
             OperatorAccess::InvalidToken => Err(ApiError::new(StatusCode::FORBIDDEN, invalid)),
             OperatorAccess::MissingToken => Err(unauthorized(OPERATOR_TOKEN_REQUIRED)),
             OperatorAccess::Disabled => Err(ApiError::new(StatusCode::FORBIDDEN, disabled)),
@@ -306,7 +307,7 @@ mod tests {
         let error = ann.require(OperatorRole::Admin).unwrap_err();
         assert_eq!(error.detail, "the token `ann` has the role `operate`; this needs the role `admin`");
         let require = |secret: &str| authorization.operators.require(&bearer(secret), "invalid", "disabled");
-        assert!(require("ann-secret").is_ok());
+        assert_eq!(require("ann-secret").map(|operator| operator.name), Ok("ann".into()));
         assert_eq!(require("grafana-secret").unwrap_err().status, StatusCode::FORBIDDEN);
         // Who may only read is no operator for the reservations of others.
         assert_eq!(authorization.authenticate(&bearer("grafana-secret")), Ok(ApiCaller::Anonymous));

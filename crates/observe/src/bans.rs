@@ -42,7 +42,16 @@ pub struct OperatorBan {
     id: String,
     target: BanTarget,
     until: Micros,
-    reason: Option<String>,
+    note: BanNote,
+}
+
+/// Who made a ban, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BanNote {
+    /// The name of the operator.
+    pub author: Arc<str>,
+    /// The reason, if the operator stated one.
+    pub reason: Option<String>,
 }
 
 /// The target of a ban.
@@ -127,12 +136,12 @@ impl OperatorBans {
         &self,
         target: BanTarget,
         length: Micros,
-        reason: Option<String>,
+        note: BanNote,
     ) -> Result<Arc<OperatorBan>, BanLimitReached> {
         let _guard = self.write_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now();
         let id = format!("b-{:08x}", fastrand::u32(..));
-        let ban = Arc::new(OperatorBan { id, target, until: now.saturating_add(length), reason });
+        let ban = Arc::new(OperatorBan { id, target, until: now.saturating_add(length), note });
         let mut bans = self.index.load().active_except(now, |other| other.target == ban.target);
         if bans.len() >= MAX_BANS {
             return Err(BanLimitReached);
@@ -275,7 +284,8 @@ impl OperatorBan {
             "remaining": super::denial::seconds(self.until.saturating_sub(now)),
             "until": Utc::from(self.until).to_string(),
             "ban-count": 1,
-            "reason": self.reason,
+            "author": &*self.note.author,
+            "reason": self.note.reason,
         })
     }
 }
@@ -294,10 +304,11 @@ mod tests {
     fn wider_ban_remains_after_narrow_ban_expires() {
         let (clock, manual_clock) = Clock::manual();
         let bans = OperatorBans::new(clock);
+        let note = || BanNote { author: "ann".into(), reason: None };
         let network = BanTarget::Network("192.0.2.0/24".parse().unwrap());
         let client = BanTarget::client("192.0.2.7".parse().unwrap());
-        let wide = bans.ban(network, Micros::from_secs(60), None).unwrap();
-        let narrow = bans.ban(client.clone(), Micros::from_secs(10), None).unwrap();
+        let wide = bans.ban(network, Micros::from_secs(60), note()).unwrap();
+        let narrow = bans.ban(client.clone(), Micros::from_secs(10), note()).unwrap();
         assert_eq!(banning_id(&bans, "192.0.2.7"), Some(narrow.id.clone()));
         assert_eq!(banning_id(&bans, "192.0.2.8"), Some(wide.id.clone()));
         assert_eq!(banning_id(&bans, "192.0.3.1"), None);
@@ -306,8 +317,8 @@ mod tests {
         assert_eq!(banning_id(&bans, "192.0.2.7"), Some(wide.id.clone()));
         bans.remove_expired();
         assert_eq!(bans.count(), 1);
-        let again = bans.ban(client.clone(), Micros::from_secs(5), None).unwrap();
-        let longer = bans.ban(client, Micros::from_secs(50), None).unwrap();
+        let again = bans.ban(client.clone(), Micros::from_secs(5), note()).unwrap();
+        let longer = bans.ban(client, Micros::from_secs(50), note()).unwrap();
         assert_eq!((bans.count(), bans.lift(&again.id)), (2, None), "the first ban was replaced");
         assert_eq!((bans.lift(&longer.id), bans.lift(&wide.id)), (Some(()), Some(())));
         assert!(banning_id(&bans, "192.0.2.7").is_none() && !bans.has_bans.load(Ordering::Relaxed));
@@ -316,7 +327,8 @@ mod tests {
     #[test]
     fn ipv6_client_ban_covers_its_network() {
         let bans = OperatorBans::new(Clock::manual().0);
-        bans.ban(BanTarget::client("2001:db8::1".parse().unwrap()), Micros::from_secs(1), None).unwrap();
+        let note = BanNote { author: "ann".into(), reason: None };
+        bans.ban(BanTarget::client("2001:db8::1".parse().unwrap()), Micros::from_secs(1), note).unwrap();
         assert!(banning_id(&bans, "2001:db8::2").is_some() && banning_id(&bans, "2001:db8:0:1::1").is_none());
     }
 }

@@ -3,12 +3,13 @@
 //! ```
 //! use tidegate_core::Micros;
 //! use tidegate_limiter::Clock;
-//! use tidegate_observe::{BanTarget, Observer};
+//! use tidegate_observe::{BanNote, BanTarget, Observer};
 //! use tidegate_rule::Rules;
 //!
 //! let observer = Observer::new(Rules::new(), Clock::system());
 //! let client = BanTarget::client("192.0.2.7".parse()?);
-//! assert!(observer.bans.ban(client, Micros::from_secs(600), Some("scanner".to_owned())).is_ok());
+//! let note = BanNote { author: "ann".into(), reason: Some("scanner".to_owned()) };
+//! assert!(observer.bans.ban(client, Micros::from_secs(600), note).is_ok());
 //! assert!(observer.snapshot().is_none(), "no policy is in force yet");
 //! # Ok::<(), std::net::AddrParseError>(())
 //! ```
@@ -50,7 +51,7 @@ mod snapshot;
 mod status;
 mod upstream;
 
-pub use bans::{BanLimitReached, BanTarget, OperatorBans};
+pub use bans::{BanLimitReached, BanNote, BanTarget, OperatorBans};
 pub use config_snapshot::{
     CacheCounts, CacheReporter, ConfigSnapshot, ListenerInfo, SpanReporter, policy_version, redact,
     summarize_rules,

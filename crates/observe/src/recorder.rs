@@ -95,9 +95,7 @@ impl RequestRecorder {
         self.record_request_denial(gate, head, |denial| DenialRecord {
             rule: Some(rejection.rule.clone()),
             reason: DenialKind::from_rejection(rejection),
-            key: key.map(|key| {
-                KeyLabel::from_key(self.key_display(gate, &rejection.rule), &rejection.rule, &key)
-            }),
+            key: key.map(|key| self.key_label(gate, &rejection.rule, &key)),
             cost: view.map_or(1, |rule| rule.cost_of(head)),
             decision: rejection.decision,
             retry_after: rejection.retry_after.map(Micros::from),
@@ -207,8 +205,7 @@ impl RequestRecorder {
         if self.settings.denials == 0 {
             return None;
         }
-        let display = self.key_display(gate, rule);
-        let label = || KeyLabel::from_key(display, rule, key);
+        let label = || self.key_label(gate, rule, key);
         self.counters.count_key(index, TopBy::Denied, key_hash(rule, key), 1, || label().text());
         self.record_denial(|denial| DenialRecord {
             rule: Some(rule.into()),
@@ -270,6 +267,11 @@ impl RequestRecorder {
             status: None,
         }));
         Some(id)
+    }
+
+    /// The label of a key of a rule.
+    pub fn key_label(&self, gate: &PolicyGate, rule: &str, key: &KeyValue<'_>) -> KeyLabel {
+        KeyLabel::from_key(self.key_display(gate, rule), rule, key)
     }
 
     /// How the keys of a rule are displayed.

@@ -1,7 +1,9 @@
 //! The log events of this crate, one struct each.
 
-use crate::descriptors::LimitCode;
+use crate::descriptors::{DomainRequest, LimitCode};
 use std::{error::Error, fmt::Display};
+use tidegate_observe::KeyLabel;
+use tidegate_policy::{descriptors::DescriptorEntry, model::KeyDisplay};
 
 /// The server waits for the management server before it accepts connections.
 pub(crate) struct InitialConfigPending;
@@ -57,6 +59,43 @@ impl RequestDecided<'_> {
     pub(crate) fn emit(self) {
         let Self { domain, descriptors, over_limit } = self;
         tracing::debug!(domain, descriptors, ?over_limit, "request decided");
+    }
+}
+
+/// An operator reset the state of a key.
+pub(crate) struct KeyReset<'a> {
+    pub(crate) rule: &'a str,
+    pub(crate) key: &'a str,
+    pub(crate) author: &'a str,
+}
+
+impl KeyReset<'_> {
+    pub(crate) fn emit(self) {
+        tracing::info!(rule = self.rule, key = self.key, by = self.author, "key reset");
+    }
+}
+
+/// An operator reset the counters of descriptors. Their values are hashed.
+pub(crate) struct DescriptorsReset<'a> {
+    pub(crate) request: &'a DomainRequest,
+    pub(crate) counters: usize,
+    pub(crate) author: &'a str,
+}
+
+impl DescriptorsReset<'_> {
+    pub(crate) fn emit(self) {
+        let domain = self.request.domain.as_str();
+        let entry = |entry: &DescriptorEntry| {
+            let value = KeyLabel::new(KeyDisplay::Hashed, domain, &entry.value);
+            format!("{}={}", entry.key, value.text())
+        };
+        let descriptors = self
+            .request
+            .descriptors
+            .iter()
+            .map(|descriptor| descriptor.entries.iter().map(entry).collect::<Vec<_>>().join(","));
+        let descriptors = descriptors.collect::<Vec<_>>().join(" ");
+        tracing::info!(domain, descriptors, counters = self.counters, by = self.author, "descriptors reset");
     }
 }
 

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header, request};
 use http_body::Body;
 use std::error;
-use tidegate_http_server::{ApiCaller, ApiError, MAX_BODY_SIZE, Query, TOKEN_HEADER, read_body, truncate};
+use tidegate_http_server::{ApiError, MAX_BODY_SIZE, Operator, Query, TOKEN_HEADER, read_body, truncate};
 
 const OPENAPI_DOCUMENT: &str = include_str!("../../openapi.json");
 
@@ -95,7 +95,11 @@ where
     if head.headers.contains_key(header::ORIGIN) {
         return Err(ApiError::new(StatusCode::FORBIDDEN, "requests from web pages are rejected"));
     }
-    let caller = authorize(state, &head.headers, operation)?;
+    let caller = state.authorization().authenticate(&head.headers)?;
+    let operator = match operation {
+        ApiOperation::Reset => Some(require_operator(state, &head.headers)?),
+        _ => None,
+    };
     let known: &[&'static str] = match operation {
         ApiOperation::Check | ApiOperation::Peek | ApiOperation::Reserve | ApiOperation::Acquire => &["deny"],
         ApiOperation::Commit | ApiOperation::Cancel | ApiOperation::Release | ApiOperation::Reset => &[],
@@ -129,22 +133,20 @@ where
         ApiOperation::Cancel => Box::pin(reserve::settle(state, batch, SettleOp::Cancel, &caller)).await,
         ApiOperation::Acquire => Box::pin(reserve::acquire(state, batch, deny, &caller)).await,
         ApiOperation::Release => reserve::release(state, &batch, &caller),
-        ApiOperation::Reset => Box::pin(reset::handle(state, batch)).await,
+        ApiOperation::Reset => {
+            let operator = operator.unwrap_or_else(Operator::shared);
+            Box::pin(reset::handle(state, batch, &operator)).await
+        }
     }
 }
 
-fn authorize(state: &AppState, headers: &HeaderMap, operation: ApiOperation) -> Result<ApiCaller, ApiError> {
-    let authorization = state.authorization();
-    let caller = authorization.authenticate(headers)?;
-    if operation == ApiOperation::Reset {
-        authorization.operators.require(
-            headers,
-            "operator token required; send the token that the policy declares under `admin`",
-            "operator token required, but the policy declares none; add one, as in \
-             `admin: { token: $ADMIN_TOKEN }`",
-        )?;
-    }
-    Ok(caller)
+fn require_operator(state: &AppState, headers: &HeaderMap) -> Result<Operator, ApiError> {
+    state.authorization().operators.require(
+        headers,
+        "operator token required; send the token that the policy declares under `admin`",
+        "operator token required, but the policy declares none; add one, as in \
+         `admin: { token: $ADMIN_TOKEN }`",
+    )
 }
 
 /// Takes no parameters, since the query string is that of the original request. Envoy passes on any status of a denial.

@@ -13,6 +13,7 @@
 use super::{MAX_MESSAGE_SIZE, convert};
 use crate::{
     descriptors::{DecisionError, DescriptorService, DomainRequest, DomainVerdict, LimitCode, ReservedHits},
+    events,
     reservations::{CAPACITY, DEFAULT_EXPIRY, MAX_EXPIRY, ReservationKind, Reservations},
 };
 use axum::{
@@ -54,17 +55,18 @@ impl ReservationApi {
         if head.headers.contains_key(header::ORIGIN) {
             return Err(ApiError::new(StatusCode::FORBIDDEN, "requests from web pages are rejected"));
         }
-        let caller = match operation {
-            "reset" => {
-                self.authorization.operators.require(
-                    &head.headers,
-                    "operator token required; send the token in TIDEGATE_ADMIN_TOKEN",
-                    "operator token required, but none is configured; set TIDEGATE_ADMIN_TOKEN",
-                )?;
-                ApiCaller::Operator
-            }
-            _ => self.authorization.authenticate(&head.headers)?,
-        };
+        if operation == "reset" {
+            let operator = self.authorization.operators.require(
+                &head.headers,
+                "operator token required; send the token in TIDEGATE_ADMIN_TOKEN",
+                "operator token required, but none is configured; set TIDEGATE_ADMIN_TOKEN",
+            )?;
+            let request = parse_request(&read_body(body, MAX_MESSAGE_SIZE).await?)?;
+            let counters = self.service.reset(&request).await.map_err(to_api_error)?;
+            events::DescriptorsReset { request: &request, counters, author: &operator.name }.emit();
+            return Ok(json_response(StatusCode::OK, JSON_CONTENT_TYPE, &json!({ "reset": counters })));
+        }
+        let caller = self.authorization.authenticate(&head.headers)?;
         let body = read_body(body, MAX_MESSAGE_SIZE).await?;
         match operation {
             "peek" => {
@@ -73,10 +75,6 @@ impl ReservationApi {
             "reserve" => self.reserve(parse_request(&body)?, parse_expires(&head.uri)?, caller).await,
             "commit" => self.settle_reservation(&body, SettleAction::Commit, &caller).await,
             "cancel" => self.settle_reservation(&body, SettleAction::Cancel, &caller).await,
-            "reset" => {
-                let count = self.service.reset(&parse_request(&body)?).await.map_err(to_api_error)?;
-                Ok(json_response(StatusCode::OK, JSON_CONTENT_TYPE, &json!({ "reset": count })))
-            }
             _ => Err(ApiError::new(
                 StatusCode::NOT_FOUND,
                 "unknown operation; use peek, reserve, commit, cancel or reset",
