@@ -8,7 +8,8 @@ use crate::{
     explain::{CounterLocation, counter_location, is_shared_key},
     matching::{CompiledExpression, ExpressionPurpose},
     model::{
-        CostSpec, KeyPart, KeySpec, Match, Policy, Quotas, RuleEnforcement, RuleSpec, Segment, Underscores,
+        AdminSpec, CostSpec, EnvVariable, KeyPart, KeySpec, Match, Policy, Quotas, RuleEnforcement, RuleSpec,
+        Segment, Underscores,
     },
 };
 use cover::{are_disjoint, covers};
@@ -59,6 +60,8 @@ pub enum Lint {
     AnyAudience,
     /// `open-admin`: other machines can use the admin API without a token.
     OpenAdmin,
+    /// `repeated-token`: two operators have the same token.
+    RepeatedToken,
 }
 
 impl fmt::Display for Lint {
@@ -76,6 +79,7 @@ impl fmt::Display for Lint {
             Self::UnknownMethod => "unknown-method",
             Self::AnyAudience => "any-audience",
             Self::OpenAdmin => "open-admin",
+            Self::RepeatedToken => "repeated-token",
         })
     }
 }
@@ -93,6 +97,15 @@ impl fmt::Display for LintWarning {
 const SMALL_CAPACITY_KEYS: u64 = 1_000;
 /// The minimum memory of a key, in bytes.
 const MIN_KEY_BYTES: u64 = 16;
+
+/// The indexes of the tokens of operators that an operator before them has, too.
+fn find_repeated_tokens(admin: &AdminSpec) -> impl Iterator<Item = (usize, &EnvVariable)> {
+    let variables = || admin.tokens.iter().map(|operator| &operator.token);
+    let is_known = move |index, variable| {
+        variables().take(index).chain(&admin.token).any(|known: &EnvVariable| known == variable)
+    };
+    variables().enumerate().filter(move |(index, variable)| is_known(*index, *variable))
+}
 
 fn find_small_capacity(rule: &RuleSpec) -> Option<String> {
     let room = match rule.capacity? {
@@ -200,6 +213,17 @@ pub fn lint(policy: &Policy) -> Vec<LintWarning> {
             fix: format!(
                 "use `admin: {{ listen: {address}, token: $ADMIN_TOKEN }}`, or an address on loopback"
             ),
+        });
+    }
+    for (index, variable) in find_repeated_tokens(&policy.admin) {
+        found.push(LintWarning {
+            lint: Lint::RepeatedToken,
+            rule: String::new(),
+            path: ["admin", "tokens", &index.to_string(), "token"].map(str::to_owned).to_vec(),
+            reason: format!(
+                "two operators have the token `{variable}`, and the stronger role applies to both"
+            ),
+            fix: "give each operator a separate token".to_owned(),
         });
     }
     for key in effect::find_unused_store_keys(policy) {

@@ -39,12 +39,17 @@ pub enum OperatorRole {
     Admin,
 }
 
+impl OperatorToken {
+    /// The authors of other changes in the history: callers with the token `token`, and the command line.
+    pub const RESERVED_NAMES: [&str; 2] = ["api", "command line"];
+}
+
 impl OperatorRole {
     /// All roles, in order.
     pub const ALL: [Self; 3] = [Self::Read, Self::Operate, Self::Admin];
 
     /// The name in policies.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
             Self::Operate => "operate",

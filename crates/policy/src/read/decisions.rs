@@ -38,8 +38,10 @@ static ADMIN: MapSchema<AdminSpec> = MapSchema {
     ],
 };
 
-const ROLES: [(&str, OperatorRole); 3] =
-    [("read", OperatorRole::Read), ("operate", OperatorRole::Operate), ("admin", OperatorRole::Admin)];
+const ROLES: [(&str, OperatorRole); 3] = {
+    let [read, operate, admin] = OperatorRole::ALL;
+    [(read.name(), read), (operate.name(), operate), (admin.name(), admin)]
+};
 
 static OPERATOR_TOKEN: MapSchema<OperatorToken> = MapSchema {
     name: "operator-token",
@@ -151,6 +153,12 @@ impl PolicyReader<'_> {
     fn operator_token(&mut self, node: &SyntaxNode) -> Option<OperatorToken> {
         let mut token = OperatorToken::default();
         self.read_map(node, &OPERATOR_TOKEN, &mut token);
+        if OperatorToken::RESERVED_NAMES.contains(&token.name.as_str()) {
+            let problem =
+                format!("the operator name `{}` is reserved for changes without a name", token.name);
+            let name = find_entry(node, "name").map_or(node.span, |name| name.span);
+            self.report_error(name, problem, "use another name, as in `ann`");
+        }
         Some(token)
     }
 
@@ -186,6 +194,11 @@ impl PolicyReader<'_> {
             }
         }
     }
+}
+
+fn find_entry<'a>(node: &'a SyntaxNode, key: &str) -> Option<&'a SyntaxNode> {
+    let SyntaxValue::Map(entries) = &node.value else { return None };
+    entries.iter().find(|(name, _)| name.text == key).map(|(_, node)| node)
 }
 
 pub(super) fn write_admin(admin: &AdminSpec) -> Option<OutputValue> {
