@@ -82,23 +82,25 @@ impl AdminState {
         let (mut id, confirmation) = (members.whole_number("id")?, members.confirmation()?);
         if let Some(file) = self.config()?.file.clone() {
             let read = tokio::task::spawn_blocking(move || PolicyFile::new(file).last_change());
-            // Other errors are reported by the rollback itself.
-            if let Ok(Ok(last)) = read.await {
-                match last.modes() {
-                    // The mode before the change is in force after the rollback.
-                    Some((to, from)) if confirmation == Confirmation::Missing && to.is_weaker_than(&from) => {
-                        let rule = &last.rule;
-                        let problem = format!(
-                            "rule `{rule}` would be enforced for fewer keys ({from} → {to}); send `\"confirm\": true` to apply it anyway"
-                        );
-                        return Err(ApiError::new(StatusCode::CONFLICT, problem));
-                    }
-                    Some(_) => {}
-                    None => drop(operator.clone().require(OperatorRole::Admin)?),
-                }
-                // The change that was checked is the one that is reverted.
-                id = id.or(Some(last.id));
+            let last = read.await.unwrap_or(Err(PolicyFileError::GatewayStopped));
+            let last = last.map_err(|error| api_error(&error))?;
+            if id.is_some_and(|id| id != last.id) {
+                return Err(api_error(&PolicyFileError::NotLastChange(last.id)));
             }
+            match last.modes() {
+                // The mode before the change is in force after the rollback.
+                Some((to, from)) if confirmation == Confirmation::Missing && to.is_weaker_than(&from) => {
+                    let rule = &last.rule;
+                    let problem = format!(
+                        "rule `{rule}` would be enforced for fewer keys ({from} → {to}); send `\"confirm\": true` to apply it anyway"
+                    );
+                    return Err(ApiError::new(StatusCode::CONFLICT, problem));
+                }
+                Some(_) => {}
+                None => drop(operator.clone().require(OperatorRole::Admin)?),
+            }
+            // Only the change that was checked is reverted.
+            id = Some(last.id);
         }
         match self.change(PolicyFileEdit::RollBack(id), operator).await? {
             ChangeResult::Changed(change) => {
