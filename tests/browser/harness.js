@@ -30,6 +30,9 @@ const FLAGS = [
 ];
 
 export const TOKEN = 'a-token-of-operators';
+/** The tokens of `$ANN_TOKEN`, with the role `operate` in tests, and of `$GRAFANA_TOKEN`, with the role `read`. */
+export const ANN_TOKEN = 'a-token-of-ann';
+export const GRAFANA_TOKEN = 'a-token-of-grafana';
 
 export const ADMIN = 'admin: { listen: 127.0.0.1:0, token: $ADMIN_TOKEN }';
 export const OBSERVE = 'observe: { denials: 1000, history: 1000 }';
@@ -89,7 +92,7 @@ export class Gateway {
     await writeFile(this.#file, this.policy);
     this.#child = spawn(program, ['serve', path.basename(this.#file), '--workers', '1'], {
       cwd: this.#directory,
-      env: { ...process.env, ADMIN_TOKEN: this.#token },
+      env: { ...process.env, ADMIN_TOKEN: this.#token, ANN_TOKEN, GRAFANA_TOKEN },
       stdio: ['ignore', 'pipe', 'pipe'],
     });
     this.ended = new Promise((resolve) => this.#child.once('exit', resolve));
@@ -173,9 +176,9 @@ export class Browser {
   }
 
   /** Opens a view of the dashboard, and enters the token if the gateway requires one. */
-  async open(gateway, place = '', look = {}) {
+  async open(gateway, place = '', { token = TOKEN, ...look } = {}) {
     const page = await this.openWithoutToken(gateway, place, look);
-    if (gateway.policy.includes('token:')) await enterToken(page, TOKEN);
+    if (gateway.policy.includes('token:')) await enterToken(page, token);
     await page.locator('#connection[data-state="live"]').waitFor();
     return page;
   }

@@ -2,7 +2,15 @@
 
 import assert from 'node:assert/strict';
 import { after, afterEach, before, test } from 'node:test';
-import { Browser, Gateway, accessibilityViolations, horizontalOverflow } from './harness.js';
+import {
+  ANN_TOKEN,
+  Browser,
+  GRAFANA_TOKEN,
+  Gateway,
+  TOKEN,
+  accessibilityViolations,
+  horizontalOverflow,
+} from './harness.js';
 
 let browser;
 
@@ -137,6 +145,74 @@ test('number of a rule is previewed and set', async () => {
   const response = await fetch(`${gateway.admin}/api/v1/rollback`, { method: 'POST', body: '{}' });
   assert.equal(response.status, 200);
   await page.waitForFunction(() => document.querySelector('[aria-label="quota of everybody"]').value === '1000/s');
+  await gateway.close();
+});
+
+test('results of a preview are in Chinese, on a light desktop', async () => {
+  const gateway = await Gateway.start({ admin: 'admin: 127.0.0.1:0' });
+  await gateway.sendRequests(5, '/x');
+  const page = await browser.open(gateway, 'rules/everybody', { locale: 'zh-CN' });
+  await page.getByLabel('everybody 的 quota').fill('2/h');
+  await page.getByRole('button', { name: '预览：quota' }).click();
+  await page.getByRole('heading', { name: 'quota：1000/s → 2/h' }).waitFor();
+  await page.getByText('多拒绝 3 个').waitFor();
+  await page.getByText('记录的 5 个请求中').waitFor();
+  assert.deepEqual(await accessibilityViolations(page), []);
+  assert.ok((await horizontalOverflow(page)) <= 0);
+  await gateway.close();
+});
+
+test('invalid file is reported once', async () => {
+  const gateway = await Gateway.start({ admin: 'admin: 127.0.0.1:0' });
+  const { policy } = gateway;
+  await gateway.rewrite((text) => `${text}  - { name: half`);
+  while ((await gateway.status()).policy.error === null);
+  const page = await browser.open(gateway, 'rules/everybody');
+  const requests = [];
+  page.on('request', (request) => request.url().endsWith('/settings') && requests.push(request));
+  const alerts = page.getByText('policy.yaml:', { exact: false });
+  await alerts.first().waitFor();
+  // Each snapshot advances the time of the page.
+  const uptime = (await gateway.status()).uptime;
+  while ((await gateway.status()).uptime < uptime + 4);
+  assert.ok(requests.length <= 1, `${requests.length} requests`);
+  // The numbers appear when the file is valid again.
+  await gateway.rewrite(() => policy);
+  await page.getByLabel('quota of everybody').waitFor();
+  await gateway.close();
+});
+
+test('role of the token disables changes', async () => {
+  const tokens = '[{ name: ann, token: $ANN_TOKEN, role: operate }, { name: grafana, token: $GRAFANA_TOKEN }]';
+  const gateway = await Gateway.start({ admin: `admin: { listen: 127.0.0.1:0, token: $ADMIN_TOKEN, tokens: ${tokens} }` });
+  await gateway.sendRequests(5, '/x');
+  const isDisabled = (page, name) => page.getByRole('button', { name, exact: true }).isDisabled();
+  const reader = await browser.open(gateway, 'bans', { token: GRAFANA_TOKEN });
+  await reader.getByText('The role of your token permits no changes.').waitFor();
+  assert.equal(await reader.getByText('Changes are disabled on this listener').isVisible(), false);
+  assert.deepEqual([await isDisabled(reader, 'Ban'), await isDisabled(reader, 'Reset')], [true, true]);
+  assert.deepEqual(await accessibilityViolations(reader), []);
+
+  // `operate` permits modes, not numbers.
+  const ann = await browser.open(gateway, 'rules/everybody', { token: ANN_TOKEN });
+  await ann.getByLabel('quota of everybody').fill('2/h');
+  assert.deepEqual([await isDisabled(ann, 'Preview of quota'), await isDisabled(ann, 'Apply to quota')], [false, true]);
+  await ann.getByRole('button', { name: 'Preview of quota' }).click();
+  await ann.getByText('3 more denied').waitFor();
+  await ann.goto(`${gateway.admin}/#/shadow`);
+  await choose(ann, 'candidate', 'enforce');
+  await dialog(ann, 'candidate: enforce for all?').getByRole('button', { name: 'Put in force' }).click();
+  await ann.getByText('candidate: shadow → enforce (ann)').waitFor();
+  const rollback = ann.getByRole('button', { name: 'Roll back the last change' });
+  await ann.locator('button:enabled', { hasText: 'Roll back the last change' }).waitFor();
+  const changed = await fetch(`${gateway.admin}/api/v1/rules/everybody/settings`, {
+    method: 'POST',
+    headers: { Authorization: `Bearer ${TOKEN}` },
+    body: '{"key":"quota","value":"500/s"}',
+  });
+  assert.equal(changed.status, 200);
+  await ann.getByText('everybody quota: 1000/s → 500/s (api)').waitFor();
+  assert.equal(await rollback.isDisabled(), true);
   await gateway.close();
 });
 

@@ -429,6 +429,9 @@ export const CHINESE = {
   ' in ': ' · 规则 ',
   'by its rule': '由规则封禁',
   'by an operator': '由操作员封禁',
+  'by {name}': '由 {name} 封禁',
+  'The role of your token permits no changes. They need the role `operate`.':
+    '您的令牌的角色不允许修改。修改需要角色 `operate`。',
   '{author}, ban number {count}': '{author}，第 {count} 次',
   '{text}: {reason}': '{text}：{reason}',
   Lift: '解除',

@@ -35,9 +35,14 @@ export function setChangeAccess(access) {
   for (const listener of listeners) listener();
 }
 
+/** Whether this listener accepts changes. */
+export function acceptsChanges() {
+  return changes !== 'disabled';
+}
+
 /** Whether this listener accepts changes, and the token permits those that need this role. */
 export function canChange(needed = 'operate') {
-  return changes !== 'disabled' && (role === null || ROLES.indexOf(role) >= ROLES.indexOf(needed));
+  return acceptsChanges() && (role === null || ROLES.indexOf(role) >= ROLES.indexOf(needed));
 }
 
 /** Sends a change. Prompts for the token if it is required, until it is valid. `null` if canceled. */

@@ -1,10 +1,10 @@
 // Bans, and resets of counters.
 
 import { encode, get } from '../api.js';
-import { empty, field, h, renderList, nameInput, panel, setText, select, table, inlineCode } from '../dom.js';
+import { empty, field, h, renderList, nameInput, panel, set, setText, select, table, inlineCode } from '../dom.js';
 import { count, duration } from '../format.js';
 import { t } from '../language.js';
-import { change, canChange, confirmAction } from '../operator.js';
+import { acceptsChanges, change, canChange, confirmAction } from '../operator.js';
 import { ruleChoices } from './keys.js';
 
 const TIMES = [
@@ -36,6 +36,11 @@ export function bans(page) {
     inlineCode(
       t('Changes are disabled on this listener. Declare a token in the policy: `admin: { listen: …, token: $ADMIN_TOKEN }`.'),
     ),
+  );
+  const weak = h(
+    'p',
+    { class: 'banner', 'data-tone': 'warn', hidden: true },
+    inlineCode(t('The role of your token permits no changes. They need the role `operate`.')),
   );
   list.hidden = true;
   // Hidden until the first response.
@@ -74,6 +79,7 @@ export function bans(page) {
   root.append(
     h('h1', { tabindex: '-1' }, t('Bans and resets')),
     never,
+    weak,
     panel(t('Bans'), list, none, wrong),
     h('div', { class: 'pair' }, ban.element, reset.element),
   );
@@ -81,7 +87,9 @@ export function bans(page) {
   let tick = 0;
   return {
     snapshot(snapshot) {
-      never.hidden = canChange();
+      never.hidden = acceptsChanges();
+      weak.hidden = canChange() || !acceptsChanges();
+      for (const row of body.rendered?.values() ?? []) row.enable();
       ban.update(snapshot);
       reset.update(snapshot);
       if (tick++ % 2 === 0) refresh();
@@ -94,6 +102,14 @@ export function bans(page) {
 
 function row(ban, lift) {
   const remaining = h('td', { class: 'number' });
+  const button = h(
+    'button',
+    { type: 'button', class: 'small', on: { click: () => lift(ban) } },
+    t('Lift'),
+    h('span', { class: 'visually-hidden' }, t(' the ban of {target}', { target: ban.value })),
+  );
+  const enable = () => set(button, 'disabled', !canChange());
+  enable();
   const of =
     ban.kind === 'key'
       ? [h('code', {}, ban.value), t(' in '), h('a', { href: `#/rules/${encode(ban.rule)}` }, ban.rule)]
@@ -104,23 +120,16 @@ function row(ban, lift) {
       {},
       h('th', { scope: 'row' }, of, h('div', { class: 'note' }, source(ban))),
       remaining,
-      h(
-        'td',
-        { class: 'actions-cell' },
-        h(
-          'button',
-          { type: 'button', class: 'small', disabled: !canChange(), on: { click: () => lift(ban) } },
-          t('Lift'),
-          h('span', { class: 'visually-hidden' }, t(' the ban of {target}', { target: ban.value })),
-        ),
-      ),
+      h('td', { class: 'actions-cell' }, button),
     ),
+    enable,
     update: (now) => setText(remaining, duration(Math.ceil(now.remaining))),
   };
 }
 
-function source({ by, 'ban-count': bans, reason }) {
-  const author = by === 'rule' ? t('by its rule') : t('by an operator');
+function source({ by, author: name, 'ban-count': bans, reason }) {
+  const operator = name === 'api' ? t('by an operator') : t('by {name}', { name });
+  const author = by === 'rule' ? t('by its rule') : operator;
   const text = bans > 1 ? t('{author}, ban number {count}', { author, count: count(bans) }) : author;
   return reason ? t('{text}: {reason}', { text, reason }) : text;
 }

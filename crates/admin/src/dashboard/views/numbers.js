@@ -81,6 +81,7 @@ export function numbers({ notify }, rule) {
     );
     input.addEventListener('input', enable);
     return {
+      enable,
       element: h(
         'li',
         {},
@@ -99,6 +100,7 @@ export function numbers({ notify }, rule) {
   return {
     element,
     snapshot({ policy }) {
+      for (const row of list.rendered?.values() ?? []) row.enable();
       const state = `${policy.version} ${policy.error}`;
       if (state === loaded) return;
       loaded = state;

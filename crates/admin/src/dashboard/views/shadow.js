@@ -122,13 +122,15 @@ function promotions({ notify, live }) {
       t('The policy has no file to write a change to. To change modes here, serve one: `tidegate serve policy.yaml`.'),
     ),
   );
-  let version = null;
+  let loaded = null;
   let last = null;
   let closed = false;
 
   let others = [];
 
   const draw = () => {
+    // The rollback of a number needs the role of its change.
+    set(back, 'disabled', last === null || !canChange(last.key === 'mode' ? 'operate' : 'admin'));
     if (parts.hidden || !live.latest) return;
     set(none, 'hidden', others.length > 0);
     renderList(
@@ -145,7 +147,6 @@ function promotions({ notify, live }) {
       parts.hidden = response.file === null;
       noFile.hidden = !parts.hidden;
       last = response.changes.find(({ id }) => id === response.last) ?? null;
-      back.disabled = last === null || !canChange();
       changes.replaceChildren(
         response.changes.length === 0
           ? empty(t('No changes yet.'))
@@ -154,8 +155,9 @@ function promotions({ notify, live }) {
       draw();
     } catch (error) {
       if (closed) return;
-      version = null;
-      if (error.status !== 0) notify(error.message, 'bad');
+      // If the gateway is unreachable, the next snapshot loads again.
+      if (error.status === 0) loaded = null;
+      else notify(error.message, 'bad');
     }
   };
   const send = async (path, body, message) => {
@@ -198,8 +200,9 @@ function promotions({ notify, live }) {
     snapshot(snapshot, rules) {
       others = rules;
       draw();
-      if (snapshot.policy.version === version) return;
-      version = snapshot.policy.version;
+      const state = `${snapshot.policy.version} ${snapshot.policy.error}`;
+      if (state === loaded) return;
+      loaded = state;
       load();
     },
     close: () => {
