@@ -63,6 +63,7 @@ pub use handle::{
 };
 pub use policy_file::{
     ChangeResult, ExpectedValue, PolicyFile, PolicyFileError, RuleChange, RuleSetting, replace_file,
+    settings_json,
 };
 
 use access::AdminAccess;
@@ -94,9 +95,9 @@ struct AdminState {
     observer: Arc<Observer>,
     decision_state: Arc<AppState>,
     access: Arc<AdminAccess>,
-    /// Closes with the listener.
     /// Locked while a preview runs.
     running_preview: Arc<Mutex<()>>,
+    /// Closes with the listener.
     shutdown: watch::Receiver<()>,
 }
 

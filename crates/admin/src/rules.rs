@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{
     ChangeResult, ExpectedValue, PolicyChange, PolicyFile, PolicyFileEdit, PolicyFileError, RuleSetting,
+    settings_json,
 };
 use axum::response::Response;
 use http::StatusCode;
@@ -70,9 +71,7 @@ impl AdminState {
         let read = tokio::task::spawn_blocking(move || PolicyFile::new(file).values_of(&name));
         let values = read.await.unwrap_or(Err(PolicyFileError::GatewayStopped));
         let values = values.map_err(|error| api_error(&error))?;
-        let values: Vec<Value> =
-            values.iter().map(|value| json!({ "key": value.key, "value": value.value })).collect();
-        Ok(ok_json(&json!({ "rule": rule, "settings": values })))
+        Ok(ok_json(&settings_json(&rule, &values)))
     }
 
     /// Reverts the last change.

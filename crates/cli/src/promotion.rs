@@ -11,7 +11,9 @@ use std::{
     io::{self, IsTerminal as _, Write as _},
     path::PathBuf,
 };
-use tidegate_admin::{ChangeResult, ExpectedValue, PolicyFile, PolicyFileError, RuleChange, RuleSetting};
+use tidegate_admin::{
+    ChangeResult, ExpectedValue, PolicyFile, PolicyFileError, RuleChange, RuleSetting, settings_json,
+};
 use tidegate_policy::model::RuleEnforcement;
 
 /// Selects a gateway or a policy file.
@@ -29,6 +31,15 @@ pub(crate) struct PolicyTargetArgs {
 pub(crate) enum PolicyTarget {
     Gateway(AdminClient),
     File(PolicyFile),
+}
+
+impl PolicyTargetArgs {
+    /// Returns what a value would have done, in the format of the API. Needs a gateway, which has recorded requests.
+    pub(crate) fn preview(&self, setting: &RuleSetting) -> Result<Value, CliError> {
+        let body = json!({ "key": setting.key, "value": setting.value });
+        let path = format!("/api/v1/rules/{}/preview", percent_encode(&setting.rule));
+        block_on(AdminClient::from_args(&self.admin)?.send(Method::POST, &path, Some(&body)))
+    }
 }
 
 impl PolicyTarget {
@@ -77,8 +88,7 @@ impl PolicyTarget {
             }
             Self::File(file) => {
                 let values = file.values_of(rule).map_err(|error| to_cli_error(&error))?;
-                let values = values.iter().map(|value| json!({ "key": value.key, "value": value.value }));
-                Ok(json!({ "rule": rule, "settings": values.collect::<Vec<_>>() }))
+                Ok(settings_json(rule, &values))
             }
         }
     }
@@ -97,16 +107,6 @@ impl PolicyTarget {
             }
             Self::File(file) => set_in_file(file, setting),
         }
-    }
-
-    /// Returns what a value would have done, in the format of the API. Needs a gateway.
-    pub(crate) fn preview(&self, setting: &RuleSetting) -> Result<Value, CliError> {
-        let Self::Gateway(client) = self else {
-            return Err(CliError::input("a preview needs the recorded requests of a gateway; use --admin"));
-        };
-        let body = json!({ "key": setting.key, "value": setting.value });
-        let path = format!("/api/v1/rules/{}/preview", percent_encode(&setting.rule));
-        block_on(client.send(Method::POST, &path, Some(&body)))
     }
 
     /// Reverts the last change.
@@ -166,7 +166,10 @@ pub(crate) fn confirm(consequence: &str) -> Result<(), CliError> {
 fn set_in_file(file: &PolicyFile, setting: &RuleSetting) -> Result<Value, CliError> {
     match file.set(setting).map_err(|error| to_cli_error(&error))? {
         ChangeResult::Changed(change) => Ok(change_json(&change)),
-        ChangeResult::Unchanged => Ok(json!({ "changed": false, "rule": setting.rule, "key": setting.key })),
+        ChangeResult::Unchanged => {
+            let RuleSetting { rule, key, value, .. } = setting;
+            Ok(json!({ "changed": false, "rule": rule, "key": key, "to": value }))
+        }
     }
 }
 
@@ -197,12 +200,6 @@ pub(crate) fn describe_mode(rule: &Value) -> String {
     }
 }
 
-/// The mode before, and the mode after it, if it is a change of the mode.
-pub(crate) fn modes_of_change(change: &Value) -> Option<(RuleEnforcement, RuleEnforcement)> {
-    let mode = |name: &str| change[name].as_str()?.parse().ok();
-    (change["key"] == "mode").then(|| Some((mode("from")?, mode("to")?))).flatten()
-}
-
 /// Encodes a name as a path segment.
 pub(crate) fn percent_encode(name: &str) -> String {
     let encode = |byte: u8| match byte {
@@ -222,10 +219,7 @@ mod tests {
         assert_eq!(percent_encode("log in/ü?"), "log%20in%2F%C3%BC%3F");
         let change = json!({ "key": "mode", "from": "shadow", "to": "enforce 0.1%" });
         assert_eq!(describe_change(&change), "shadow → enforce 0.1 %");
-        let (from, to) = modes_of_change(&change).unwrap();
-        assert!(from.is_weaker_than(&to));
         let change = json!({ "key": "wait", "from": null, "to": "2s" });
         assert_eq!(describe_change(&change), "wait default → 2s");
-        assert_eq!(modes_of_change(&change), None);
     }
 }

@@ -156,18 +156,7 @@ impl HistoryRecord {
         let line: Value = serde_json::from_str(line).ok()?;
         let text = |member: &str| line[member].as_str().map(str::to_owned);
         Some(Self {
-            change: RuleChange {
-                id: line["id"].as_u64()?,
-                time: text("time")?,
-                author: text("by")?,
-                rule: text("rule")?,
-                // Before there were other keys, the key was not written.
-                key: text("key").unwrap_or_else(|| MODE.to_owned()),
-                from: text("from"),
-                to: text("to"),
-                file: text("file")?.into(),
-                reverts: line["reverts"].as_u64(),
-            },
+            change: RuleChange::from_json(&line)?,
             splice: Splice {
                 offset: line["offset"].as_u64()?.try_into().ok()?,
                 removed: text("removed")?,
@@ -184,6 +173,23 @@ impl RuleChange {
     pub fn modes(&self) -> Option<(RuleEnforcement, RuleEnforcement)> {
         let mode = |value: &Option<String>| value.as_deref()?.parse().ok();
         (self.key == MODE).then(|| Some((mode(&self.from)?, mode(&self.to)?))).flatten()
+    }
+
+    /// The change in a response of the admin API, or in a line of the history.
+    pub fn from_json(change: &Value) -> Option<Self> {
+        let text = |member: &str| change[member].as_str().map(str::to_owned);
+        Some(Self {
+            id: change["id"].as_u64()?,
+            time: text("time")?,
+            author: text("by")?,
+            rule: text("rule")?,
+            // Before there were other keys, the key was not written.
+            key: text("key").unwrap_or_else(|| MODE.to_owned()),
+            from: text("from"),
+            to: text("to"),
+            file: text("file")?.into(),
+            reverts: change["reverts"].as_u64(),
+        })
     }
 
     /// The change in a response of the admin API.

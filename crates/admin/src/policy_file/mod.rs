@@ -17,6 +17,7 @@ pub use history::RuleChange;
 pub use write::replace_file;
 
 use history::{ChangeHistory, HistoryRecord, MODE};
+use serde_json::{Value, json};
 use std::{
     fs::File,
     io,
@@ -30,6 +31,12 @@ use tidegate_policy::{
     model::RuleEnforcement,
 };
 use write::PendingFile;
+
+/// The values of a rule that can be set, in a response of the admin API.
+pub fn settings_json(rule: &str, values: &[RuleValue]) -> Value {
+    let settings = values.iter().map(|value| json!({ "key": value.key, "value": value.value }));
+    json!({ "rule": rule, "settings": settings.collect::<Vec<_>>() })
+}
 
 /// Changes values of rules in a policy file.
 ///

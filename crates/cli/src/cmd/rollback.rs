@@ -2,10 +2,11 @@
 
 use crate::{
     error::CliError,
-    promotion::{PolicyTarget, PolicyTargetArgs, confirm, describe_change, modes_of_change},
+    promotion::{PolicyTarget, PolicyTargetArgs, confirm, describe_change},
     terminal::{self, Paint, Tone},
 };
 use serde_json::Value;
+use tidegate_admin::RuleChange;
 
 /// Revert the last change of a mode or a number in the policy file.
 ///
@@ -43,10 +44,11 @@ pub(crate) fn run(args: &RollbackArgs) -> Result<(), CliError> {
         let is_last = |change: &&Value| change["id"] == history["last"];
         let last = history["changes"].as_array().and_then(|changes| changes.iter().find(is_last));
         if let Some(change) = last
-            && let Some((to, from)) = modes_of_change(change)
+            && let Some(change) = RuleChange::from_json(change)
+            && let Some((to, from)) = change.modes()
             && to.is_weaker_than(&from)
         {
-            let rule = change["rule"].as_str().unwrap_or("?");
+            let rule = &change.rule;
             confirm(&format!("rule `{rule}` would be enforced for fewer keys ({from} → {to})"))?;
         }
     }

@@ -23,7 +23,7 @@ pub(crate) struct SetArgs {
     #[arg(value_name = "KEY=VALUE", value_parser = parse_assignment)]
     assignment: Option<(String, String)>,
 
-    /// Fail unless this is the current value
+    /// Fail unless this is the current value; `default` if the rule has none
     #[arg(long, value_name = "VALUE", requires = "assignment")]
     from: Option<String>,
 
@@ -56,25 +56,30 @@ fn parse_assignment(text: &str) -> Result<(String, String), String> {
 }
 
 pub(crate) fn run(args: &SetArgs) -> Result<(), CliError> {
-    let target = PolicyTarget::from_args(&args.target)?;
     let Some((key, value)) = &args.assignment else {
-        let values = target.values(&args.rule)?;
+        let values = PolicyTarget::from_args(&args.target)?.values(&args.rule)?;
         return terminal::print(&if args.json { format!("{values:#}\n") } else { list(&values) });
     };
     if key == "mode" {
         let fix = format!("use `tidegate mode {} {value}`", args.rule);
         return Err(CliError::input(format!("`mode` has a command of its own; {fix}")));
     }
-    let from = args.from.clone().map_or(ExpectedValue::Any, |from| ExpectedValue::Only(Some(from)));
+    let from = match args.from.as_deref() {
+        None => ExpectedValue::Any,
+        // No value of a policy is this text.
+        Some("default") => ExpectedValue::Only(None),
+        Some(from) => ExpectedValue::Only(Some(from.to_owned())),
+    };
     let setting = RuleSetting { rule: args.rule.clone(), key: key.clone(), value: value.clone(), from };
     if args.preview {
-        let preview = target.preview(&setting)?;
+        let preview = args.target.preview(&setting)?;
         return terminal::print(&if args.json {
             format!("{preview:#}\n")
         } else {
             describe_preview(&preview)
         });
     }
+    let target = PolicyTarget::from_args(&args.target)?;
     let response = target.set(&setting)?;
     if args.json {
         return terminal::print(&format!("{response:#}\n"));

@@ -155,8 +155,14 @@ async fn number_is_previewed_set_and_rolled_back() {
     // The same in the file.
     let file = gateway.policy_path();
     let file = file.to_str().unwrap();
-    let output = stdout_of(&["set", "watched", "wait=1s", "--policy", file]).await;
+    let from_default = ["--from", "default", "--policy", file];
+    let output = stdout_of(&[&["set", "watched", "wait=1s"], &from_default[..]].concat()).await;
     assert!(output.starts_with("watched: wait default → 1s\n"), "{output}");
+    let output = stderr_of(&[&["set", "watched", "wait=2s"], &from_default[..]].concat()).await;
+    assert!(output.contains("`wait` of rule `watched` is `1s`, not the default (change "), "{output}");
+    let output = stdout_of(&["set", "watched", "wait=1s", "--json", "--policy", file]).await;
+    let unchanged = serde_json::json!({ "changed": false, "rule": "watched", "key": "wait", "to": "1s" });
+    assert_eq!(serde_json::from_str::<Value>(&output).unwrap(), unchanged);
     assert_eq!(stdout_of(&["set", "watched", "--policy", file]).await, "quota=1/h\nwait=1s\n");
     let output = stdout_of(&["changes", "--policy", file]).await;
     assert!(output.contains("watched: wait default → 1s  (policy.yaml, by command line)"), "{output}");
