@@ -337,6 +337,23 @@ async fn reload_replaces_rules_tokens_and_listener() {
     with_token.metadata_mut().insert("authorization", token);
     assert_eq!(client.0.should_rate_limit(with_token).await.unwrap().into_inner().overall_code(), Code::Ok);
 
+    // The tokens of operators are accepted too, and those of the policy in force only.
+    for (variable, ann, bob) in
+        [("CARGO_MANIFEST_DIR", Some(()), None), ("CARGO_PKG_VERSION", None, Some(()))]
+    {
+        let operators = format!(
+            "{tokens}\nadmin: {{ listen: 127.0.0.1:0, tokens: {{ name: ann, token: ${variable}, role: operate }} }}"
+        );
+        server.replace(&policy(&operators, "2/h burst 2")).await;
+        let mut client = server.client().await;
+        for (token, expected) in [(env!("CARGO_MANIFEST_DIR"), ann), (env!("CARGO_PKG_VERSION"), bob)] {
+            let mut sent = tonic::Request::new(request(vec![descriptor(&[("user", "eve")])]));
+            sent.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+            let result = client.0.should_rate_limit(sent).await.map(drop);
+            assert_eq!(result.as_ref().ok(), expected.as_ref(), "{variable} {token}: {result:?}");
+        }
+    }
+
     server.replace(&policy("", "2/h burst 2")).await;
     let closed = async { while TcpStream::connect(server.envoy).await.is_ok() {} };
     timeout(TEST_TIMEOUT, closed).await.unwrap();
@@ -460,13 +477,15 @@ async fn service_is_served_over_tls() {
 #[test]
 fn preflight_checks_address_certificate_and_token_of_envoy() {
     let policy = "decisions: 127.0.0.1:8081\nenvoy: { listen: 127.0.0.1:8081, tls: { certificate: a.pem, key: a.key }, \
-                  tokens: [{ name: edge, token: $TIDEGATE_NO_SUCH_TOKEN }] }\n";
+                  tokens: [{ name: edge, token: $TIDEGATE_NO_SUCH_TOKEN }] }\n\
+                  admin: { listen: 127.0.0.1:8082, tokens: [{ name: root, token: $CARGO_PKG_NAME }, { name: ann, token: $ANN_TOKEN }] }\n";
     let found = Preflight::check(&policy.parse().unwrap(), &|_| Ok(()));
     let errors: Vec<_> =
         found.errors.iter().map(|error| (error.path.join("."), error.problem.clone())).collect();
     let expected = [
         ("envoy.tls.certificate", "a.pem"),
         ("envoy.listen", "`127.0.0.1:8081` is in use: `decisions` listens on 127.0.0.1:8081"),
+        ("admin.tokens.1.token", "ANN_TOKEN"),
         ("envoy.tokens.0.token", "TIDEGATE_NO_SUCH_TOKEN"),
     ];
     assert_eq!(errors.len(), expected.len(), "{errors:?}");

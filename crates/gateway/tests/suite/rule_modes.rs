@@ -151,6 +151,67 @@ async fn number_change_keeps_counters_and_is_rolled_back() {
     gateway.stop().await;
 }
 
+/// Two operators set the same number at once: one of them is refused, with the change of the other.
+#[tokio::test]
+async fn one_of_two_operators_at_once_is_refused() {
+    let server = TestBackend::start_echo().await;
+    // Cargo sets these variables for every test, so they serve as tokens.
+    let operators = [("ann", env!("CARGO_PKG_NAME")), ("bob", env!("CARGO_PKG_VERSION"))];
+    let gateway = AdminGateway::start_policy(
+        &format!(
+            "listen: 127.0.0.1:0\nadmin: {{ listen: 127.0.0.1:0, tokens: [{{ name: ann, token: $CARGO_PKG_NAME, role: admin }}, \
+             {{ name: bob, token: $CARGO_PKG_VERSION, role: admin }}] }}\nupstreams: {{ app: http://{} }}\nroutes: app\n\
+             rules: [{{ name: login, key: ip, quota: 1/h }}]\n",
+            server.address
+        ),
+        Rules::new(),
+    );
+    for round in 1..=10 {
+        let set = async |operator: usize| {
+            let (_, token) = operators[operator];
+            let from =
+                gateway.policy_text().split("quota: ").nth(1).unwrap().split(' ').next().unwrap().to_owned();
+            let body =
+                json!({ "key": "quota", "value": format!("{}/h", 2 * round + operator), "from": from });
+            let header = format!("authorization: Bearer {token}\r\n");
+            let path = "/api/v1/rules/login/settings";
+            gateway.admin_request_with_header("POST", path, &header, &body.to_string()).await
+        };
+        let (ann, bob) = tokio::join!(set(0), set(1));
+        let (winner, loser, refused) = match ann.status() {
+            200 => ("ann", &bob, 1),
+            _ => ("bob", &ann, 0),
+        };
+        let number = 2 * round + 1 - refused;
+        assert_eq!(
+            (ann.status() + bob.status(), loser.status()),
+            (200 + 409, 409),
+            "{} {}",
+            ann.body,
+            bob.body
+        );
+        let detail =
+            serde_json::from_str::<Value>(&loser.body).unwrap()["detail"].as_str().unwrap().to_owned();
+        let expected = format!("`quota` of rule `login` is `{number}/h`, not ");
+        assert!(detail.starts_with(&expected), "{detail}");
+        assert!(
+            detail.contains(&format!("(change {round} of ")) && detail.contains(&format!(", by {winner})")),
+            "{detail}"
+        );
+        assert!(
+            gateway.policy_text().contains(&format!("quota: {number}/h }}")),
+            "{}",
+            gateway.policy_text()
+        );
+    }
+    // A ban has the name of the operator, too.
+    let ban = r#"{"ip":"192.0.2.7","seconds":60}"#;
+    let token = concat!("authorization: Bearer ", env!("CARGO_PKG_NAME"), "\r\n");
+    assert_eq!(gateway.admin_request_with_header("POST", "/api/v1/bans", token, ban).await.status(), 201);
+    assert_eq!(gateway.admin_json("/api/v1/bans").await["bans"][0]["author"], "ann");
+    gateway.stop().await;
+}
+
 /// A preview counts what the rule would have done to the recorded requests, and changes nothing.
 #[tokio::test]
 async fn preview_reports_what_a_number_would_have_done() {
@@ -193,67 +254,6 @@ async fn preview_reports_what_a_number_would_have_done() {
     gateway.stop().await;
 }
 
-#[tokio::test]
-async fn rejected_number_change_names_the_reason() {
-    let server = TestBackend::start_echo().await;
-    let gateway = AdminGateway::start(&server, SHADOW_POLICY);
-    let before = gateway.policy_text();
-    let place = "/api/v1/rules/login/settings";
-    let valid = r#"{"key":"quota","value":"5/s"}"#;
-    assert_eq!(gateway.admin_request_with_header("POST", place, "", valid).await.status(), 401);
-    assert_eq!(gateway.admin_request_with_header("GET", place, "", "").await.status(), 401);
-    assert_eq!(gateway.admin_request("GET", "/api/v1/rules/lgoin/settings", "").await.status(), 404);
-    for (path, body, status, detail) in [
-        ("/api/v1/rules/lgoin/settings", valid, 404, "did you mean `login`?"),
-        (place, r#"{"key":"quota"}"#, 400, "`value` is missing"),
-        (place, r#"{"key":"quota","value":5}"#, 400, "`value` is not a string"),
-        (place, r#"{"key":"quota","value":"5/s","from":5}"#, 400, "`from` is not a string"),
-        (place, r#"{"key":"mode","value":"off"}"#, 400, "use `/api/v1/rules/login/mode` for the mode"),
-        (place, r#"{"key":"match","value":"/"}"#, 422, "`match` cannot be set"),
-        (place, r#"{"key":"queue.max","value":"5"}"#, 422, "rule `login` has no `queue.max`"),
-        (place, r#"{"key":"quota","value":"5/mni"}"#, 422, "policy.yaml:"),
-        (place, r#"{"key":"quota","value":"-5/s"}"#, 422, "policy.yaml:"),
-        (place, r#"{"key":"quota","value":"5/s\n  - x"}"#, 422, "control character"),
-    ] {
-        let response = gateway.admin_request("POST", path, body).await;
-        assert_eq!(response.status(), status, "{body} {}", response.body);
-        assert!(response.body.contains(detail), "{}", response.body);
-    }
-    assert_eq!(gateway.policy_text(), before);
-    gateway.stop().await;
-}
-
-#[tokio::test]
-async fn percentage_mode_enforces_part_of_the_keys() {
-    let server = TestBackend::start_echo().await;
-    let gateway = AdminGateway::start(&server, SHADOW_POLICY);
-    let body = json!({ "mode": "enforce", "percent": 50 });
-    assert_eq!(gateway.post_change("/api/v1/rules/watched/mode", &body).await.0, 200);
-    assert!(gateway.policy_text().contains("mode: enforce 50%\n"), "{}", gateway.policy_text());
-    let watched = gateway.shadow_rule_status().await;
-    assert_eq!((&watched["mode"], &watched["percent"]), (&json!("enforce"), &json!(50.0)));
-    let mut denied = Vec::new();
-    for user in 0..32 {
-        let user_header = format!("x-user: user-{user}\r\n");
-        gateway.get_with_header("/", &user_header).await;
-        let response = gateway.get_with_header("/", &user_header).await;
-        denied.push(response.status() == 429);
-        let chosen = tidegate_rule::is_in_rollout("watched", &format!("user-{user}"), "50%".parse().unwrap());
-        assert_eq!(denied.last(), Some(&chosen), "user-{user}");
-    }
-    assert!(denied.contains(&true) && denied.contains(&false));
-    gateway.stop().await;
-}
-
-#[tokio::test]
-async fn weakening_a_rule_needs_a_confirmation() {
-    let server = TestBackend::start_echo().await;
-    let gateway = AdminGateway::start(&server, SHADOW_POLICY);
-    let before = gateway.policy_text();
-    let login = "/api/v1/rules/login/mode";
-    for weaker in [
-        json!({ "mode": "shadow" }),
-        json!({ "mode": "off", "confirm": false }),
 /// A rule in shadow mode denies nothing, and a preview lists the keys that it would deny.
 #[tokio::test]
 async fn preview_of_a_rule_in_shadow_mode_lists_keys() {
@@ -378,6 +378,67 @@ async fn preview_reports_what_the_history_cannot_show() {
     gateway.stop().await;
 }
 
+#[tokio::test]
+async fn rejected_number_change_names_the_reason() {
+    let server = TestBackend::start_echo().await;
+    let gateway = AdminGateway::start(&server, SHADOW_POLICY);
+    let before = gateway.policy_text();
+    let place = "/api/v1/rules/login/settings";
+    let valid = r#"{"key":"quota","value":"5/s"}"#;
+    assert_eq!(gateway.admin_request_with_header("POST", place, "", valid).await.status(), 401);
+    assert_eq!(gateway.admin_request_with_header("GET", place, "", "").await.status(), 401);
+    assert_eq!(gateway.admin_request("GET", "/api/v1/rules/lgoin/settings", "").await.status(), 404);
+    for (path, body, status, detail) in [
+        ("/api/v1/rules/lgoin/settings", valid, 404, "did you mean `login`?"),
+        (place, r#"{"key":"quota"}"#, 400, "`value` is missing"),
+        (place, r#"{"key":"quota","value":5}"#, 400, "`value` is not a string"),
+        (place, r#"{"key":"quota","value":"5/s","from":5}"#, 400, "`from` is not a string"),
+        (place, r#"{"key":"mode","value":"off"}"#, 400, "use `/api/v1/rules/login/mode` for the mode"),
+        (place, r#"{"key":"match","value":"/"}"#, 422, "`match` cannot be set"),
+        (place, r#"{"key":"queue.max","value":"5"}"#, 422, "rule `login` has no `queue.max`"),
+        (place, r#"{"key":"quota","value":"5/mni"}"#, 422, "policy.yaml:"),
+        (place, r#"{"key":"quota","value":"-5/s"}"#, 422, "policy.yaml:"),
+        (place, r#"{"key":"quota","value":"5/s\n  - x"}"#, 422, "control character"),
+    ] {
+        let response = gateway.admin_request("POST", path, body).await;
+        assert_eq!(response.status(), status, "{body} {}", response.body);
+        assert!(response.body.contains(detail), "{}", response.body);
+    }
+    assert_eq!(gateway.policy_text(), before);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn percentage_mode_enforces_part_of_the_keys() {
+    let server = TestBackend::start_echo().await;
+    let gateway = AdminGateway::start(&server, SHADOW_POLICY);
+    let body = json!({ "mode": "enforce", "percent": 50 });
+    assert_eq!(gateway.post_change("/api/v1/rules/watched/mode", &body).await.0, 200);
+    assert!(gateway.policy_text().contains("mode: enforce 50%\n"), "{}", gateway.policy_text());
+    let watched = gateway.shadow_rule_status().await;
+    assert_eq!((&watched["mode"], &watched["percent"]), (&json!("enforce"), &json!(50.0)));
+    let mut denied = Vec::new();
+    for user in 0..32 {
+        let user_header = format!("x-user: user-{user}\r\n");
+        gateway.get_with_header("/", &user_header).await;
+        let response = gateway.get_with_header("/", &user_header).await;
+        denied.push(response.status() == 429);
+        let chosen = tidegate_rule::is_in_rollout("watched", &format!("user-{user}"), "50%".parse().unwrap());
+        assert_eq!(denied.last(), Some(&chosen), "user-{user}");
+    }
+    assert!(denied.contains(&true) && denied.contains(&false));
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn weakening_a_rule_needs_a_confirmation() {
+    let server = TestBackend::start_echo().await;
+    let gateway = AdminGateway::start(&server, SHADOW_POLICY);
+    let before = gateway.policy_text();
+    let login = "/api/v1/rules/login/mode";
+    for weaker in [
+        json!({ "mode": "shadow" }),
+        json!({ "mode": "off", "confirm": false }),
         json!({ "mode": "enforce", "percent": 99, "confirm": null }),
     ] {
         let (status, reply) = gateway.post_change(login, &weaker).await;

@@ -296,6 +296,25 @@ rules:
   - { name: all, quota: 1/h }
 ";
 
+/// A token for reading resets nothing. Cargo sets these variables for every test, so they serve as tokens.
+#[tokio::test]
+async fn reset_needs_the_role_operate() {
+    let api = DecisionServer::start(
+        "decisions: 127.0.0.1:0\nadmin: { listen: 127.0.0.1:0, tokens: [{ name: grafana, token: $CARGO_PKG_NAME }, \
+         { name: ann, token: $CARGO_PKG_VERSION, role: operate }] }\nrules: [{ name: all, quota: 1/h }]\n",
+    );
+    let query = r#"{"rule":"all"}"#;
+    let with = |token: &str| format!("authorization: Bearer {token}\r\n");
+    assert_eq!(api.send("check", "", query).await.status(), 200);
+    let refused = api.send("reset", &with(env!("CARGO_PKG_NAME")), query).await;
+    assert_eq!(refused.status(), 403);
+    assert!(refused.body.contains("has the role `read`; this needs the role `operate`"), "{}", refused.body);
+    assert_eq!(api.send("check", "", query).await.status(), 429, "nothing was reset");
+    assert_eq!(api.send("reset", &with(env!("CARGO_PKG_VERSION")), query).await.status(), 200);
+    assert_eq!(api.send("check", "", query).await.status(), 200);
+    api.stop().await;
+}
+
 #[tokio::test]
 async fn programs_and_operators_use_separate_tokens() {
     let api = DecisionServer::start(TOKEN_POLICY);
