@@ -232,7 +232,16 @@ impl Script {
         bash.env("PORT", port(8080)).env("GRPC_PORT", port(8081)).env("DEBUG_PORT", port(6070));
         bash.envs(["HOST", "GRPC_HOST", "DEBUG_HOST"].map(|name| (name, "127.0.0.1")))
             .env("USE_STATSD", "false");
-        let secrets = ["ADMIN_TOKEN", "TIDEGATE_ADMIN_TOKEN", "WEB_TOKEN", "PASSWORD", "REDIS_PASSWORD"];
+        let secrets = [
+            "ADMIN_TOKEN",
+            "ANN_TOKEN",
+            "GRAFANA_TOKEN",
+            "ROOT_TOKEN",
+            "TIDEGATE_ADMIN_TOKEN",
+            "WEB_TOKEN",
+            "PASSWORD",
+            "REDIS_PASSWORD",
+        ];
         bash.envs(secrets.map(|name| (name, "the-secret-of-the-pages")));
         let status = bash.status().map_err(|error| format!("cannot start bash: {error}"))?;
         let output = String::from_utf8_lossy(&fs::read(logs.join("output")).unwrap()).into_owned();

@@ -101,7 +101,7 @@ export function numbers({ notify }, rule) {
     element,
     snapshot({ policy }) {
       for (const row of list.rendered?.values() ?? []) row.enable();
-      const state = `${policy.version} ${policy.error}`;
+      const state = `${policy.loaded} ${policy.error}`;
       if (state === loaded) return;
       loaded = state;
       load();

@@ -200,7 +200,7 @@ function promotions({ notify, live }) {
     snapshot(snapshot, rules) {
       others = rules;
       draw();
-      const state = `${snapshot.policy.version} ${snapshot.policy.error}`;
+      const state = `${snapshot.policy.loaded} ${snapshot.policy.error}`;
       if (state === loaded) return;
       loaded = state;
       load();
