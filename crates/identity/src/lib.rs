@@ -23,6 +23,7 @@
 //! | [`jwt::JwtAuthenticator`] | finds the token of a request and verifies it |
 //! | [`api_key::ApiKeyFile`] | the hashes of API keys |
 //! | [`api_key::ApiKeyAuthenticator`] | finds the API key of a request |
+//! | [`InvalidCredential`] | why a credential is not accepted |
 //!
 //! It does not
 //!
@@ -30,7 +31,9 @@
 //! - issue tokens, or decode encrypted ones.
 
 pub mod api_key;
+mod invalid;
 pub mod jwt;
 mod source;
 
+pub use invalid::InvalidCredential;
 pub use source::CredentialSource;

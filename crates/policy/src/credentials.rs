@@ -2,6 +2,7 @@
 
 use crate::model::{Expression, Glob, KeyPart, KeySpec, Match, Policy, RuleSpec, ValueGlobs};
 use std::collections::BTreeMap;
+use tidegate_rule::body::JsonPointer;
 
 /// Strings that mark a name as a credential: anywhere in the name, or as a separate word.
 const CREDENTIAL_SUBSTRINGS: [&str; 9] = [
@@ -68,6 +69,13 @@ fn redact_match(matching: &Match) -> Match {
         };
         values.iter().map(value).collect()
     };
+    let claim = |(claim, values): (&JsonPointer, &ValueGlobs)| {
+        let values = match claim.tokens().iter().any(|name| is_credential(name)) {
+            true => ValueGlobs(vec![Glob(REDACTED.to_owned())]),
+            false => values.clone(),
+        };
+        (claim.clone(), values)
+    };
     let when = matching.when.as_ref().map(|when| match expression_has_credential(when) {
         true => Expression(REDACTED.into()),
         false => when.clone(),
@@ -77,6 +85,7 @@ fn redact_match(matching: &Match) -> Match {
         queries: values(&matching.queries, false),
         cookies: values(&matching.cookies, true),
         descriptor: values(&matching.descriptor, false),
+        claims: matching.claims.iter().map(claim).collect(),
         not: matching.not.as_ref().map(|not| Box::new(redact_match(not))),
         any: matching.any.iter().map(redact_match).collect(),
         when,

@@ -95,6 +95,51 @@ async fn claim_selects_the_tier_and_clients_without_token_count_by_address() {
 }
 
 #[tokio::test]
+async fn rule_applies_only_to_credentials_that_match() {
+    let (server, issuer) = (TestBackend::start_echo().await, issuer("ES256", "one"));
+    let mut file = ApiKeyFile::default();
+    let acme = file.add("acme", Some("gold"), 0, None).unwrap();
+    let other = file.add("other", Some("free"), 0, None).unwrap();
+    let text = format!(
+        "listen: 127.0.0.1:0\nadmin: {{ listen: 127.0.0.1:0 }}\nupstreams: {{ app: 'http://{}' }}\n\
+         routes: [{{ path: /route, jwt: {{ plan: gold }}, respond: {{ status: 204 }} }}, app]\n\
+         identity: {{ jwt: {{ keys: jwks.json }}, api-keys: keys.json }}\n\
+         rules:\n\
+         - {{ name: plan, match: {{ path: /plan, jwt: {{ plan: gold }} }}, deny: all }}\n\
+         - {{ name: anonymous, match: {{ path: /anonymous, not: {{ jwt: {{ sub: '*' }} }} }}, deny: all }}\n\
+         - {{ name: name, match: {{ path: /name, api-key: {{ name: 'ac*' }} }}, deny: all }}\n\
+         - {{ name: tier, match: {{ path: /tier, api-key: {{ tier: gold }} }}, deny: all }}\n",
+        server.address
+    );
+    let files = [("jwks.json", &*issuer.key_set()), ("keys.json", &file.to_json())];
+    let gateway = AdminGateway::start_with_files(&text, &files, Rules::new());
+    let gold = bearer(&issuer, r#""sub":"a","plan":"gold""#);
+    let free = bearer(&issuer, r#""sub":"a","plan":"free""#);
+    let api_key = |secret: &str| format!("x-api-key: {secret}\r\n");
+    let unsigned = "authorization: Bearer eyJhbGciOiJub25lIn0.eyJwbGFuIjoiZ29sZCJ9.\r\n";
+    for (path, header, expected) in [
+        ("/plan", &*gold, 403),
+        ("/plan", &free, 200),
+        ("/plan", "", 200),
+        ("/plan", unsigned, 200),
+        ("/anonymous", "", 403),
+        ("/anonymous", unsigned, 403),
+        ("/anonymous", &free, 200),
+        ("/route", &gold, 204),
+        ("/route", &free, 200),
+        ("/name", &api_key(&acme), 403),
+        ("/name", &api_key(&other), 200),
+        ("/tier", &api_key(&acme), 403),
+        ("/tier", &api_key(&other), 200),
+        ("/tier", &api_key("guess"), 200),
+        ("/tier", "", 200),
+    ] {
+        assert_eq!(gateway.get_with_header(path, header).await.status(), expected, "{path} {header}");
+    }
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn tokens_follow_the_settings() {
     let server = TestBackend::start_echo().await;
     let issuer = issuer("RS256", "one");

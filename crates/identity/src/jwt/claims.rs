@@ -16,6 +16,20 @@ impl JwtClaims {
 
     /// A claim that is a string, a number or a boolean.
     pub fn get(&self, pointer: &JsonPointer) -> Option<Cow<'_, str>> {
+        to_text(self.find(pointer)?)
+    }
+
+    /// Calls `each` with a claim, or with each item of a list: strings, numbers and booleans.
+    pub fn for_each_value(&self, pointer: &JsonPointer, each: &mut dyn FnMut(&str)) {
+        let values = match self.find(pointer) {
+            Some(Value::Array(items)) => items.as_slice(),
+            Some(value) => std::slice::from_ref(value),
+            None => &[],
+        };
+        values.iter().filter_map(to_text).for_each(|value| each(&value));
+    }
+
+    fn find(&self, pointer: &JsonPointer) -> Option<&Value> {
         let mut value = &self.claims;
         for token in pointer.tokens() {
             value = match value {
@@ -24,12 +38,16 @@ impl JwtClaims {
                 _ => return None,
             };
         }
-        match value {
-            Value::String(text) => Some(text.as_str().into()),
-            Value::Number(number) => Some(number.to_string().into()),
-            Value::Bool(is_true) => Some(if *is_true { "true" } else { "false" }.into()),
-            Value::Null | Value::Array(_) | Value::Object(_) => None,
-        }
+        Some(value)
+    }
+}
+
+fn to_text(value: &Value) -> Option<Cow<'_, str>> {
+    match value {
+        Value::String(text) => Some(text.as_str().into()),
+        Value::Number(number) => Some(number.to_string().into()),
+        Value::Bool(is_true) => Some(if *is_true { "true" } else { "false" }.into()),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
     }
 }
 

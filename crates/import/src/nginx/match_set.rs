@@ -11,7 +11,7 @@
 
 use super::location::LocationPattern;
 use std::collections::HashSet;
-use tidegate_policy::model::{Glob, Match, PathPattern};
+use tidegate_policy::model::{ApiKeyMatch, Glob, Match, PathPattern};
 
 /// Returns levels of items that differ from the item that encloses them: the first level differs from `around`, the next
 /// from the first, and so on.
@@ -197,6 +197,8 @@ fn match_subject(it: &Match) -> MatchSubject {
         || !it.queries.is_empty()
         || !it.cookies.is_empty()
         || !it.descriptor.is_empty()
+        || !it.claims.is_empty()
+        || it.api_key != ApiKeyMatch::default()
         || !it.clients.is_empty()
         || !it.listeners.is_empty()
         || it.not.is_some()
@@ -223,6 +225,8 @@ pub(super) fn merge(mut one: Match, other: Match) -> Match {
         queries,
         cookies,
         descriptor,
+        claims,
+        api_key,
         clients,
         listeners,
         not,
@@ -237,6 +241,9 @@ pub(super) fn merge(mut one: Match, other: Match) -> Match {
     one.queries.extend(queries);
     one.cookies.extend(cookies);
     one.descriptor.extend(descriptor);
+    one.claims.extend(claims);
+    one.api_key.names.extend(api_key.names);
+    one.api_key.tiers.extend(api_key.tiers);
     one.clients.extend(clients);
     one.listeners.extend(listeners);
     if let Some(not) = not {
@@ -274,6 +281,9 @@ pub(super) fn intersect(mut one: Match, other: Match) -> Match {
         || one.queries.keys().any(|name| other.queries.contains_key(name))
         || one.cookies.keys().any(|name| other.cookies.contains_key(name))
         || one.descriptor.keys().any(|name| other.descriptor.contains_key(name))
+        || one.claims.keys().any(|name| other.claims.contains_key(name))
+        || both_set(one.api_key.names.is_empty(), other.api_key.names.is_empty())
+        || both_set(one.api_key.tiers.is_empty(), other.api_key.tiers.is_empty())
         || one.when.is_some() && other.when.is_some();
     match (overlap, one.any.is_empty()) {
         (false, _) => merge(one, other),

@@ -166,6 +166,10 @@ impl PolicyGate {
     pub fn evaluate_matching(&self, view: &RequestView<'_>) -> Option<Evaluation<PolicyResult>> {
         let mut rules = RULES.take();
         self.inner.index.find(view, &mut rules);
+        // Also if no rule applies: the credential may be a guess for one that would.
+        if let Some(identity) = &self.inner.identity {
+            identity.count_invalid(view);
+        }
         let evaluation = (!rules.is_empty()).then(|| self.evaluate_rules(view, &rules));
         rules.clear();
         RULES.set(rules);
@@ -174,10 +178,32 @@ impl PolicyGate {
 
     fn evaluate_rules(&self, view: &RequestView<'_>, rules: &[usize]) -> Evaluation<PolicyResult> {
         let mut state = EvaluationState::new(self);
+        if let Err((rule, wait)) = self.limit_invalid(view, rules) {
+            state.reject(rule, RuleRejection::InvalidCredentials(wait));
+            return Evaluation::Ready(state.into_result(view.head().header("accept")));
+        }
         match state.evaluate(&self.inner, view.head(), rules, RunMode::Live) {
             None => Evaluation::Ready(state.into_result(view.head().header("accept"))),
             Some(verdict) => Evaluation::Pending(state.wait(view.head(), verdict)),
         }
+    }
+
+    /// Verifies the credentials of a request for all rules that are enforced together, so that one credential counts once.
+    /// Returns the first of these rules, and the time until the next attempt, if the address sent too many invalid ones.
+    fn limit_invalid(&self, view: &RequestView<'_>, rules: &[usize]) -> Result<(), (usize, Duration)> {
+        let Some(identity) = &self.inner.identity else { return Ok(()) };
+        let (mut first, mut kinds) = (None, CredentialKinds::default());
+        for index in rules {
+            if let Some(rule) = self.inner.rules.get(*index)
+                && !rule.verified_credentials.is_empty()
+                && rule.mode(view.head()) == Mode::Enforce
+            {
+                first = first.or(Some(*index));
+                kinds = kinds.union(rule.verified_credentials);
+            }
+        }
+        let Some(first) = first else { return Ok(()) };
+        identity.limit_invalid(view, kinds).map_err(|wait| (first, wait))
     }
 }
 
@@ -239,25 +265,6 @@ impl EvaluationState {
         rules: &[usize],
         run: RunMode<'_>,
     ) -> Option<PendingEvaluation<Verdict>> {
-        if let Some(identity) = inner.identity.as_deref().filter(|_| matches!(run, RunMode::Live)) {
-            // All rules together, so that one credential counts once.
-            let (mut first, mut kinds) = (None, CredentialKinds::default());
-            for index in rules {
-                if let Some(rule) = inner.rules.get(*index)
-                    && !rule.credentials.is_empty()
-                    && rule.mode(head) == Mode::Enforce
-                {
-                    first = first.or(Some(*index));
-                    kinds = kinds.union(rule.credentials);
-                }
-            }
-            if let Some(first) = first
-                && let Err(wait) = identity.limit_invalid(head, kinds)
-            {
-                self.reject(first, RuleRejection::InvalidCredentials(wait));
-                return None;
-            }
-        }
         for rule in rules {
             if let Err(rejection) = self.check_access(inner, *rule, head, run) {
                 self.reject(*rule, rejection);

@@ -56,6 +56,8 @@ pub(crate) struct CompiledRule {
     pub(crate) body_pointers: Vec<JsonPointer>,
     /// The credentials that its key, cost, tiers and priority read.
     pub(crate) credentials: CredentialKinds,
+    /// These, and those that its match reads.
+    pub(crate) verified_credentials: CredentialKinds,
     /// Whether its key may be a credential.
     pub(crate) has_credential: bool,
     pub(crate) proxies: TrustedProxies,
@@ -414,6 +416,7 @@ impl RuleCompiler<'_> {
             single_value_keys: Vec::new(),
             body_pointers: Vec::new(),
             credentials: CredentialKinds::default(),
+            verified_credentials: CredentialKinds::default(),
             has_credential: key_has_credential(&source.key, keys.user),
             access_control: control,
             request_access,

@@ -1,8 +1,12 @@
 //! The verified identities of a policy.
 
 use super::{Compiler, error::ProblemCollector};
-use crate::model::{ApiKeysSpec, DEFAULT_INVALID_QUOTA, IdentitySpec, JwtSpec, KeySetLocation, Policy};
+use crate::{
+    matching::RequestView,
+    model::{ApiKeysSpec, DEFAULT_INVALID_QUOTA, IdentitySpec, JwtSpec, KeySetLocation, Policy},
+};
 use std::{
+    cell::{Cell, OnceCell},
     fs::File,
     io::{self, Read as _},
     path::{Path, PathBuf},
@@ -11,8 +15,11 @@ use std::{
 };
 use tidegate_core::{Micros, Quota, SettingError};
 use tidegate_identity::{
-    api_key::{ApiKeyAuthenticator, ApiKeyFile, MAX_API_KEY_FILE_SIZE},
-    jwt::{JwtAlgorithm, JwtAuthenticator, JwtError, JwtKeySet, JwtSettings, JwtVerifier, MAX_KEY_SET_SIZE},
+    InvalidCredential,
+    api_key::{ApiKey, ApiKeyAuthenticator, ApiKeyFile, MAX_API_KEY_FILE_SIZE},
+    jwt::{
+        JwtAlgorithm, JwtAuthenticator, JwtClaims, JwtKeySet, JwtSettings, JwtVerifier, MAX_KEY_SET_SIZE,
+    },
 };
 use tidegate_limiter::{Capacity, Limiter};
 use tidegate_rule::request::{KeyValue, RequestHead, RequestKey};
@@ -49,13 +56,59 @@ pub(crate) struct CredentialKinds {
     pub(crate) api_key: bool,
 }
 
+/// The results of the verification of the credentials of a request, so that rules and routes verify each one once.
+#[derive(Default)]
+pub(crate) struct CredentialResults {
+    jwt: OnceCell<CredentialResult<JwtClaims>>,
+    api_key: OnceCell<CredentialResult<ApiKey>>,
+    is_counted: Cell<bool>,
+}
+
+/// The result of the verification of a credential.
+pub(crate) enum CredentialResult<T> {
+    /// The request has none.
+    Missing,
+    Valid(Arc<T>),
+    Invalid(InvalidCredential),
+    /// It was not verified, because its address sent too many invalid ones. The next attempt is possible after this time.
+    Unverified(Duration),
+}
+
+impl<T> CredentialResult<T> {
+    fn invalid(&self) -> Option<InvalidCredential> {
+        match self {
+            Self::Invalid(reason) => Some(*reason),
+            Self::Missing | Self::Valid(_) | Self::Unverified(_) => None,
+        }
+    }
+
+    fn check_verified(&self) -> Result<(), Duration> {
+        match self {
+            Self::Unverified(wait) => Err(*wait),
+            Self::Missing | Self::Valid(_) | Self::Invalid(_) => Ok(()),
+        }
+    }
+}
+
 impl CredentialKinds {
+    pub(crate) const JWT: Self = Self { jwt: true, api_key: false };
+    pub(crate) const API_KEY: Self = Self { jwt: false, api_key: true };
+
     pub(crate) fn is_empty(self) -> bool {
         self == Self::default()
     }
 
     pub(crate) fn union(self, other: Self) -> Self {
         Self { jwt: self.jwt || other.jwt, api_key: self.api_key || other.api_key }
+    }
+
+    /// The error of a policy that uses this kind, and does not define it.
+    pub(crate) fn undefined(self) -> SettingError {
+        let (key, fix) = match self.jwt {
+            true => ("jwt", "define it, as in `identity: { jwt: { keys: jwks.json } }`"),
+            false => ("api-keys", "define it, as in `identity: { api-keys: api-keys.json }`"),
+        };
+        SettingError::new(format!("the policy does not define `identity.{key}`"), fix)
     }
 }
 
@@ -145,31 +198,81 @@ impl CompiledIdentity {
         }
     }
 
-    /// Verifies the credentials of a request once, before rules use them. Returns the time until the next attempt if the address
+    /// Whether it defines these kinds of credentials.
+    pub(crate) fn defines(&self, kinds: CredentialKinds) -> bool {
+        (!kinds.jwt || self.jwt.is_some()) && (!kinds.api_key || self.api_keys.is_some())
+    }
+
+    /// The claims of the token of a request.
+    pub(crate) fn claims<'v>(&self, view: &'v RequestView<'_>) -> &'v CredentialResult<JwtClaims> {
+        view.credentials().jwt.get_or_init(|| {
+            let Some(jwt) = self.jwt() else { return CredentialResult::Missing };
+            self.verify(view.head(), jwt.must_verify(view.head()), |head| jwt.authenticate(head))
+        })
+    }
+
+    /// The API key of a request.
+    pub(crate) fn api_key<'v>(&self, view: &'v RequestView<'_>) -> &'v CredentialResult<ApiKey> {
+        view.credentials().api_key.get_or_init(|| {
+            let Some(keys) = self.api_keys() else { return CredentialResult::Missing };
+            self.verify(view.head(), keys.must_verify(view.head()), |head| keys.authenticate(head))
+        })
+    }
+
+    /// Verifies a credential, unless it is new and its address sent too many invalid ones.
+    fn verify<T, E: Into<InvalidCredential>>(
+        &self,
+        head: &dyn RequestHead,
+        is_new: bool,
+        authenticate: impl FnOnce(&dyn RequestHead) -> Result<Option<Arc<T>>, E>,
+    ) -> CredentialResult<T> {
+        if is_new {
+            let next = self.invalid.blocking().key(&self.address(head)).peek(1);
+            if !next.is_allowed() {
+                let wait = next.retry_after().map_or(Duration::ZERO, Micros::to_duration);
+                return CredentialResult::Unverified(wait);
+            }
+        }
+        match authenticate(head) {
+            Ok(None) => CredentialResult::Missing,
+            Ok(Some(credential)) => CredentialResult::Valid(credential),
+            Err(error) => CredentialResult::Invalid(error.into()),
+        }
+    }
+
+    fn address<'h>(&self, head: &'h dyn RequestHead) -> KeyValue<'h> {
+        self.client.find(head).unwrap_or(KeyValue::All)
+    }
+
+    /// Verifies these credentials of a request, before rules use them. Returns the time until the next attempt if the address
     /// sent too many invalid ones.
     pub(super) fn limit_invalid(
         &self,
-        head: &dyn RequestHead,
+        view: &RequestView<'_>,
         kinds: CredentialKinds,
     ) -> Result<(), Duration> {
-        let jwt = self.jwt().filter(|jwt| kinds.jwt && jwt.must_verify(head));
-        let api_keys = self.api_keys().filter(|keys| kinds.api_key && keys.must_verify(head));
-        if jwt.is_none() && api_keys.is_none() {
-            return Ok(());
+        let (head, results) = (view.head(), view.credentials());
+        // What was verified before costs nothing here.
+        let is_new = |jwt: &&Arc<JwtAuthenticator>| results.jwt.get().is_some() || jwt.must_verify(head);
+        let jwt = self.jwt().filter(|_| kinds.jwt).filter(is_new).map(|_| self.claims(view));
+        let is_new = |keys: &&Arc<ApiKeyAuthenticator>| results.api_key.get().is_some() || keys.must_verify(head);
+        let api_key = self.api_keys().filter(|_| kinds.api_key).filter(is_new).map(|_| self.api_key(view));
+        self.count_invalid(view);
+        jwt.map_or(Ok(()), CredentialResult::check_verified)?;
+        api_key.map_or(Ok(()), CredentialResult::check_verified)
+    }
+
+    /// Counts the invalid credentials of a request that was verified, once for all rules and routes.
+    pub(super) fn count_invalid(&self, view: &RequestView<'_>) {
+        let CredentialResults { jwt, api_key, is_counted } = view.credentials();
+        let reasons = [
+            jwt.get().and_then(CredentialResult::invalid),
+            api_key.get().and_then(CredentialResult::invalid),
+        ];
+        let may_be_guess = reasons.into_iter().flatten().any(InvalidCredential::may_be_guess);
+        if may_be_guess && !is_counted.replace(true) {
+            self.invalid.blocking().key(&self.address(view.head())).check(1);
         }
-        let address = self.client.find(head).unwrap_or(KeyValue::All);
-        let bucket = self.invalid.blocking().key(&address);
-        let next = bucket.peek(1);
-        if !next.is_allowed() {
-            return Err(next.retry_after().map_or(Duration::ZERO, Micros::to_duration));
-        }
-        // A token with an unknown key costs nothing to reject, and its key may be fetched later.
-        let is_invalid_token =
-            jwt.is_some_and(|jwt| !matches!(jwt.authenticate(head), Ok(_) | Err(JwtError::UnknownKey)));
-        if is_invalid_token || api_keys.is_some_and(|keys| keys.authenticate(head).is_err()) {
-            bucket.check(1);
-        }
-        Ok(())
     }
 
     /// Checks that a request has a valid credential of one of these kinds. Otherwise returns the value of `WWW-Authenticate`

@@ -129,19 +129,16 @@ impl KeyCompiler<'_> {
                 key::body(pointer.clone())
             }
             KeyPart::Jwt(claim) => {
-                let jwt = self.identity.and_then(CompiledIdentity::jwt).ok_or_else(|| {
-                    let fix = "define it, as in `identity: { jwt: { keys: jwks.json } }`";
-                    SettingError::new("the policy does not define `identity.jwt`", fix)
-                })?;
-                self.credentials.set(CredentialKinds { jwt: true, ..self.credentials.get() });
+                let kind = CredentialKinds::JWT;
+                let jwt = self.identity.and_then(CompiledIdentity::jwt).ok_or_else(|| kind.undefined())?;
+                self.credentials.set(self.credentials.get().union(kind));
                 jwt.clone().key(claim.clone())
             }
             KeyPart::ApiKey(part) => {
-                let keys = self.identity.and_then(CompiledIdentity::api_keys).ok_or_else(|| {
-                    let fix = "define it, as in `identity: { api-keys: api-keys.json }`";
-                    SettingError::new("the policy does not define `identity.api-keys`", fix)
-                })?;
-                self.credentials.set(CredentialKinds { api_key: true, ..self.credentials.get() });
+                let kind = CredentialKinds::API_KEY;
+                let keys =
+                    self.identity.and_then(CompiledIdentity::api_keys).ok_or_else(|| kind.undefined())?;
+                self.credentials.set(self.credentials.get().union(kind));
                 keys.clone().key(*part)
             }
             KeyPart::Capture(name) => {

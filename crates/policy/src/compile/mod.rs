@@ -48,7 +48,7 @@ pub(crate) use guards::{
     CompiledRule, DEFAULT_MAX_CONCURRENCY, DEFAULT_MAX_OPEN_DURATION, DEFAULT_MAX_WAITERS,
     DEFAULT_MIN_CONCURRENCY,
 };
-use identity::CompiledIdentity;
+pub(crate) use identity::{CompiledIdentity, CredentialKinds, CredentialResult, CredentialResults};
 use keys::RouteTable;
 pub(crate) use keys::{CLASSES, is_always_present};
 pub(crate) use load::{DEFAULT_RECOVERY, follows_load};

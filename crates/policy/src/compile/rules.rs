@@ -93,59 +93,63 @@ impl CompiledPolicy {
         let identity = CompiledIdentity::build(policy, compiler, client, identity_before, &mut problems);
         let mut route_matchers = Vec::new();
         for route in &policy.routes {
-            route_matchers.extend(problems.ok_or_record(None, Matcher::for_route(&route.matching, &lists)));
+            route_matchers.extend(
+                problems.ok_or_record(None, Matcher::for_route(&route.matching, &lists, identity.as_ref())),
+            );
         }
         let routes =
             Arc::new(RouteTable { routes: policy.routes.clone(), index: RuleIndex::new(route_matchers) });
         let (mut rules, mut declarations) = (Vec::new(), Vec::new());
         for source in &policy.rules {
             let name = Some(source.name.as_str());
-            let compiled = Matcher::new(&source.matching, &lists).and_then(|matcher| {
-                let keys = KeyCompiler {
-                    proxies: &proxies,
-                    uses_peer_address: policy.trusted_proxies.is_empty(),
-                    user: policy.user.as_ref(),
-                    identity: identity.as_deref(),
-                    credentials: Cell::default(),
-                    has_descriptors: policy.envoy.is_some(),
-                    matcher: &matcher,
-                    routes: &routes,
-                    duplicates: source.duplicates,
-                    single_value_keys: RefCell::default(),
-                    expressions: RefCell::default(),
-                    body_pointers: RefCell::default(),
-                };
-                let before =
-                    before.and_then(|before| before.rules.iter().find(|rule| rule.name() == source.name));
-                let clock = compiler.clock.as_ref();
-                let mut rule_compiler = RuleCompiler {
-                    previous: before,
-                    lists: &lists,
-                    proxies: &proxies,
-                    clock,
-                    load: policy.load.as_ref(),
-                    features: &features,
-                    memory,
-                    commits: &mut commits,
-                };
-                let mut rule = rule_compiler.compile(source, matcher.clone(), &keys)?;
-                if let Some((declaration, limiting)) = declare_limit(source, memory, &keys)? {
-                    rule.limit = Some(declarations.len());
-                    rule.limiting = Some(limiting);
-                    let reserves = declare_reserves(source, &declaration)?;
-                    declarations.push(declaration);
-                    for (class, declaration) in reserves {
-                        rule.reserve_limits.push((class, declarations.len()));
+            let compiled =
+                Matcher::for_rule(&source.matching, &lists, identity.as_ref()).and_then(|matcher| {
+                    let keys = KeyCompiler {
+                        proxies: &proxies,
+                        uses_peer_address: policy.trusted_proxies.is_empty(),
+                        user: policy.user.as_ref(),
+                        identity: identity.as_deref(),
+                        credentials: Cell::default(),
+                        has_descriptors: policy.envoy.is_some(),
+                        matcher: &matcher,
+                        routes: &routes,
+                        duplicates: source.duplicates,
+                        single_value_keys: RefCell::default(),
+                        expressions: RefCell::default(),
+                        body_pointers: RefCell::default(),
+                    };
+                    let before =
+                        before.and_then(|before| before.rules.iter().find(|rule| rule.name() == source.name));
+                    let clock = compiler.clock.as_ref();
+                    let mut rule_compiler = RuleCompiler {
+                        previous: before,
+                        lists: &lists,
+                        proxies: &proxies,
+                        clock,
+                        load: policy.load.as_ref(),
+                        features: &features,
+                        memory,
+                        commits: &mut commits,
+                    };
+                    let mut rule = rule_compiler.compile(source, matcher.clone(), &keys)?;
+                    if let Some((declaration, limiting)) = declare_limit(source, memory, &keys)? {
+                        rule.limit = Some(declarations.len());
+                        rule.limiting = Some(limiting);
+                        let reserves = declare_reserves(source, &declaration)?;
                         declarations.push(declaration);
+                        for (class, declaration) in reserves {
+                            rule.reserve_limits.push((class, declarations.len()));
+                            declarations.push(declaration);
+                        }
                     }
-                }
-                check_rule(source, policy)?;
-                rule.single_value_keys = keys.single_value_keys.take();
-                rule.expressions = keys.expressions.take();
-                rule.body_pointers = keys.body_pointers.take();
-                rule.credentials = keys.credentials.get();
-                Ok(rule)
-            });
+                    check_rule(source, policy)?;
+                    rule.single_value_keys = keys.single_value_keys.take();
+                    rule.expressions = keys.expressions.take();
+                    rule.body_pointers = keys.body_pointers.take();
+                    rule.credentials = keys.credentials.get();
+                    rule.verified_credentials = rule.credentials.union(rule.matcher.credentials());
+                    Ok(rule)
+                });
             rules.extend(problems.ok_or_record(name, compiled));
         }
         // Its errors are reported by the rules that use it.

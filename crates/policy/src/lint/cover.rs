@@ -19,6 +19,9 @@ pub(super) fn covers(outer: &Match, inner: &Match) -> bool {
         && values_cover(&outer.queries, &inner.queries)
         && values_cover(&outer.cookies, &inner.cookies)
         && values_cover(&outer.descriptor, &inner.descriptor)
+        && values_cover(&outer.claims, &inner.claims)
+        && all_covered(&outer.api_key.names, &inner.api_key.names, glob_covers)
+        && all_covered(&outer.api_key.tiers, &inner.api_key.tiers, glob_covers)
         && all_covered(&outer.clients, &inner.clients, network_covers)
         && all_covered(&outer.listeners, &inner.listeners, |outer, inner| outer == inner)
         && (outer.not.is_none() || outer.not == inner.not || excludes_none_of(outer.not.as_deref(), inner))
@@ -37,6 +40,8 @@ pub(super) fn are_disjoint(one: &Match, other: &Match) -> bool {
         || all_disjoint(&one.paths, &other.paths, paths_are_disjoint)
         || all_disjoint(&one.hosts, &other.hosts, globs_are_disjoint)
         || all_disjoint(&one.listeners, &other.listeners, |one, other| one != other)
+        || all_disjoint(&one.api_key.names, &other.api_key.names, globs_are_disjoint)
+        || all_disjoint(&one.api_key.tiers, &other.api_key.tiers, globs_are_disjoint)
         || is_http_and_descriptor(one, other)
         || is_http_and_descriptor(other, one)
         || one.not.as_ref().is_some_and(|not| covers(not, other))
@@ -66,7 +71,7 @@ fn all_disjoint<T>(one: &[T], other: &[T], are_disjoint: fn(&T, &T) -> bool) -> 
     !one.is_empty() && !other.is_empty() && one.iter().all(is_apart)
 }
 
-fn values_cover(outer: &BTreeMap<String, ValueGlobs>, inner: &BTreeMap<String, ValueGlobs>) -> bool {
+fn values_cover<N: Ord>(outer: &BTreeMap<N, ValueGlobs>, inner: &BTreeMap<N, ValueGlobs>) -> bool {
     outer.iter().all(|(name, outer)| {
         inner.get(name).is_some_and(|inner| {
             !inner.0.is_empty()

@@ -4,8 +4,8 @@ use crate::{
     compile::{CLASSES, follows_load, is_always_present},
     explain::{CounterLocation, counter_location},
     model::{
-        CostSpec, FeatureSpec, JwtSpec, KeyPart, KeySetLocation, KeySpec, Match, OnLimit, Policy,
-        PrioritySpec, QueueOrder, Quotas, RuleEnforcement, RuleSpec, SettleSource, ShedSpec, Stores,
+        ApiKeyMatch, CostSpec, FeatureSpec, JwtSpec, KeyPart, KeySetLocation, KeySpec, Match, OnLimit,
+        Policy, PrioritySpec, QueueOrder, Quotas, RuleEnforcement, RuleSpec, SettleSource, ShedSpec, Stores,
     },
 };
 use tidegate_core::{AlgorithmKind, CarryOver, Quota};
@@ -19,12 +19,17 @@ pub(super) fn find_unused_identity_keys(policy: &Policy) -> Vec<(Vec<String>, &'
     let mut add = |path: &[&str], reason, fix| {
         found.push((path.iter().map(|key| (*key).to_owned()).collect(), reason, fix));
     };
-    if identity.jwt.is_some() && !uses_key(policy, |part| matches!(part, KeyPart::Jwt(_))) {
-        let reason = "`jwt` has no effect: no key reads a token";
+    let matches_jwt = || uses_match(policy, |matching| !matching.claims.is_empty());
+    if identity.jwt.is_some() && !uses_key(policy, |part| matches!(part, KeyPart::Jwt(_))) && !matches_jwt() {
+        let reason = "`jwt` has no effect: no key and no match reads a token";
         add(&["identity", "jwt"], reason, "remove it, or use a claim, as in `key: jwt sub`");
     }
-    if identity.api_keys.is_some() && !uses_key(policy, |part| matches!(part, KeyPart::ApiKey(_))) {
-        let reason = "`api-keys` has no effect: no key reads an API key";
+    let matches_api_key = || uses_match(policy, |matching| matching.api_key != ApiKeyMatch::default());
+    if identity.api_keys.is_some()
+        && !uses_key(policy, |part| matches!(part, KeyPart::ApiKey(_)))
+        && !matches_api_key()
+    {
+        let reason = "`api-keys` has no effect: no key and no match reads an API key";
         add(&["identity", "api-keys"], reason, "remove it, or use it, as in `key: api-key`");
     }
     if identity.invalid_quota.is_some() && identity.jwt.is_none() && identity.api_keys.is_none() {
@@ -38,6 +43,16 @@ pub(super) fn find_unused_identity_keys(policy: &Policy) -> Vec<(Vec<String>, &'
         add(&["identity", "jwt", "refresh"], reason, "remove it");
     }
     found
+}
+
+/// Whether the match of a rule or of a route has such a condition.
+fn uses_match(policy: &Policy, is_such: fn(&Match) -> bool) -> bool {
+    let mut all = policy
+        .rules
+        .iter()
+        .map(|rule| &rule.matching)
+        .chain(policy.routes.iter().map(|route| &route.matching));
+    all.any(|matching| matching.contains(is_such))
 }
 
 /// Whether a key of a rule, or of its cost, tiers and priority, has such a part.
@@ -169,7 +184,7 @@ pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<Ine
         let reason = "`overflow: share` has no effect on a total: new keys are denied".to_owned();
         add("overflow", reason, "use `overflow: deny`, or remove it");
     }
-    if policy.envoy.is_none() && has_descriptor(&rule.matching) {
+    if policy.envoy.is_none() && rule.matching.contains(|matching| !matching.descriptor.is_empty()) {
         let reason = "`descriptor` has no effect without `envoy`".to_owned();
         add("match.descriptor", reason, super::ENVOY_FIX);
     }
@@ -311,12 +326,6 @@ pub(super) fn find_unused_store_keys(policy: &Policy) -> Vec<&'static str> {
 pub(super) fn requires_descriptor(matching: &Match) -> bool {
     let any = &matching.any;
     !matching.descriptor.is_empty() || !any.is_empty() && any.iter().all(requires_descriptor)
-}
-
-/// Whether a match, or a part of it, has a condition on descriptors.
-fn has_descriptor(matching: &Match) -> bool {
-    let mut parts = matching.not.iter().map(|not| &**not).chain(&matching.any);
-    !matching.descriptor.is_empty() || parts.any(has_descriptor)
 }
 
 /// The queue length of a leaky bucket, if it exceeds the requests that pass without delay. These need `wait`.

@@ -5,6 +5,7 @@
 mod cost_expression;
 mod expression;
 mod glob;
+mod identity;
 mod networks;
 mod normalize;
 mod path;
@@ -22,7 +23,11 @@ pub(crate) use path::{NormalizedPath, PathMatcher, SegmentMatcher, Segments};
 pub use request_view::RequestView;
 pub(crate) use values::ValueSource;
 
-use crate::model::{Expression, Match};
+use crate::{
+    compile::{CompiledIdentity, CredentialKinds},
+    model::{Expression, Match},
+};
+use identity::CredentialCondition;
 use networks::Networks;
 use std::{fmt, sync::Arc};
 use tidegate_core::SettingError;
@@ -35,6 +40,9 @@ use values::ValueCondition;
 /// * `path` is compared in its normalized form, see [`RequestView`].
 /// * `host` is compared in lower case, without a port and a trailing dot.
 /// * `client` is the address of the client as trusted proxies report it. A request with an unknown client matches no network.
+/// * `jwt` and `api-key` are compared exactly, with `*` for any text, with the verified credential. A missing or invalid one
+///   meets no condition. One that is not verified, because its address sent too many invalid ones, counts as an expression
+///   that fails.
 /// * `listener` is the name of the listener that received the request. If it is unknown, as in a middleware or a replayed log,
 ///   no name matches.
 /// * `when` is an expression. If it fails for a request, it counts as true in the match of a rule, so that the rule applies,
@@ -54,6 +62,7 @@ struct MatcherInner {
     value_conditions: Box<[ValueCondition]>,
     clients: Option<Networks>,
     listeners: Box<[Box<str>]>,
+    credentials: Box<[CredentialCondition]>,
     not: Option<Matcher>,
     any: Box<[Matcher]>,
     when: Option<CompiledExpression>,
@@ -74,6 +83,8 @@ pub enum Mismatch {
     Client,
     /// The listener.
     Listener,
+    /// A part of a verified credential.
+    Credential(Arc<str>),
     /// `not` excludes the request.
     Not,
     /// No item of `any` matches.
@@ -91,6 +102,7 @@ impl fmt::Display for Mismatch {
             Self::Value(source, name) => write!(f, "{source} `{name}` does not match"),
             Self::Client => f.write_str("client address does not match"),
             Self::Listener => f.write_str("listener does not match"),
+            Self::Credential(part) => write!(f, "{part} does not match"),
             Self::Not => f.write_str("excluded by its `not`"),
             Self::Any => f.write_str("no item of its `any` matches"),
             Self::When => f.write_str("its `when` is false"),
@@ -99,19 +111,36 @@ impl fmt::Display for Mismatch {
 }
 
 impl Matcher {
-    /// Compiles a match of a rule with these lists. An error has the problem and the fix.
+    /// Compiles a match of a rule with these lists, and without an identity. An error has the problem and the fix.
     ///
     /// A request for which an expression fails matches.
     pub fn new(matching: &Match, lists: &Lists) -> Result<Self, SettingError> {
-        Self::build(matching, lists, true)
+        Self::for_rule(matching, lists, None)
+    }
+
+    /// Compiles a match of a rule.
+    pub(crate) fn for_rule(
+        matching: &Match,
+        lists: &Lists,
+        identity: Option<&Arc<CompiledIdentity>>,
+    ) -> Result<Self, SettingError> {
+        Self::build(matching, (lists, identity), true)
     }
 
     /// Compiles a match of a route. A request for which an expression fails does not match.
-    pub(crate) fn for_route(matching: &Match, lists: &Lists) -> Result<Self, SettingError> {
-        Self::build(matching, lists, false)
+    pub(crate) fn for_route(
+        matching: &Match,
+        lists: &Lists,
+        identity: Option<&Arc<CompiledIdentity>>,
+    ) -> Result<Self, SettingError> {
+        Self::build(matching, (lists, identity), false)
     }
 
-    fn build(matching: &Match, lists: &Lists, on_failure: bool) -> Result<Self, SettingError> {
+    fn build(
+        matching: &Match,
+        (lists, identity): (&Lists, Option<&Arc<CompiledIdentity>>),
+        on_failure: bool,
+    ) -> Result<Self, SettingError> {
         let value_conditions = ValueCondition::from_map(ValueSource::Header, &matching.headers)
             .chain(ValueCondition::from_map(ValueSource::Query, &matching.queries))
             .chain(ValueCondition::from_map(ValueSource::Cookie, &matching.cookies))
@@ -127,11 +156,16 @@ impl Matcher {
             value_conditions: value_conditions.collect(),
             clients,
             listeners: matching.listeners.iter().map(|name| name.as_str().into()).collect(),
-            not: matching.not.as_ref().map(|not| Self::build(not, lists, !on_failure)).transpose()?,
+            credentials: CredentialCondition::from_match(matching, identity, on_failure)?,
+            not: matching
+                .not
+                .as_ref()
+                .map(|not| Self::build(not, (lists, identity), !on_failure))
+                .transpose()?,
             any: matching
                 .any
                 .iter()
-                .map(|each| Self::build(each, lists, on_failure))
+                .map(|each| Self::build(each, (lists, identity), on_failure))
                 .collect::<Result<_, _>>()?,
             when: matching
                 .when
@@ -172,7 +206,8 @@ impl Matcher {
     }
 
     fn mismatch_except_path(&self, view: &RequestView<'_>) -> Option<Mismatch> {
-        let MatcherInner { hosts, value_conditions, clients, listeners, not, any, when, .. } = &*self.inner;
+        let MatcherInner { hosts, value_conditions, clients, listeners, credentials, not, any, when, .. } =
+            &*self.inner;
         let is_host = |host: &str| hosts.iter().any(|glob| glob.matches(host.as_bytes()));
         if !hosts.is_empty() && !view.host().is_some_and(is_host) {
             return Some(Mismatch::Host);
@@ -195,7 +230,18 @@ impl Matcher {
             return Some(Mismatch::Any);
         }
         let is_false = |when: &CompiledExpression| view.is_descriptor() || !when.is_true(view);
-        when.as_ref().is_some_and(is_false).then_some(Mismatch::When)
+        if when.as_ref().is_some_and(is_false) {
+            return Some(Mismatch::When);
+        }
+        let unmet = credentials.iter().find(|condition| !condition.matches(view))?;
+        Some(Mismatch::Credential(unmet.to_string().into()))
+    }
+
+    /// The credentials that it reads.
+    pub(crate) fn credentials(&self) -> CredentialKinds {
+        let MatcherInner { credentials, not, any, .. } = &*self.inner;
+        let inner = not.iter().chain(any).map(Self::credentials);
+        credentials.iter().map(CredentialCondition::kind).chain(inner).fold(CredentialKinds::default(), CredentialKinds::union)
     }
 
     /// The number of failed evaluations of its expressions.
@@ -233,14 +279,25 @@ impl Matcher {
 
     /// Whether all requests match.
     pub(crate) fn is_unconditional(&self) -> bool {
-        let MatcherInner { methods, paths, hosts, value_conditions, clients, listeners, not, any, when } =
-            &*self.inner;
+        let MatcherInner {
+            methods,
+            paths,
+            hosts,
+            value_conditions,
+            clients,
+            listeners,
+            credentials,
+            not,
+            any,
+            when,
+        } = &*self.inner;
         methods.is_empty()
             && paths.is_empty()
             && hosts.is_empty()
             && value_conditions.is_empty()
             && clients.is_none()
             && listeners.is_empty()
+            && credentials.is_empty()
             && not.is_none()
             && any.is_empty()
             && when.is_none()

@@ -1,10 +1,11 @@
 //! The view of a request that matchers use.
 
 use super::NormalizedPath;
+use crate::compile::CredentialResults;
 use std::{borrow::Cow, cell::OnceCell, fmt, net::IpAddr};
 use tidegate_rule::request::{RequestHead, TrustedProxies, normalize_host};
 
-/// A request with its normalized path, host and client address. Each is computed once, on first use.
+/// A request with its normalized path, host, client address and verified credentials. Each is computed once, on first use.
 ///
 /// The path is normalized, because a backend may treat many spellings as the same: escapes are decoded once (an escaped slash
 /// stays part of its segment), parameters after `;`, empty segments and `.` are removed, and `..` removes the previous segment.
@@ -15,12 +16,20 @@ pub struct RequestView<'a> {
     path: OnceCell<NormalizedPath<'a>>,
     host: OnceCell<Option<Cow<'a, str>>>,
     client: OnceCell<Option<IpAddr>>,
+    credentials: CredentialResults,
 }
 
 impl<'a> RequestView<'a> {
     /// A view of this request. `proxies` are trusted to report its client address.
     pub fn new(head: &'a dyn RequestHead, proxies: &'a TrustedProxies) -> Self {
-        Self { head, proxies, path: OnceCell::new(), host: OnceCell::new(), client: OnceCell::new() }
+        Self {
+            head,
+            proxies,
+            path: OnceCell::new(),
+            host: OnceCell::new(),
+            client: OnceCell::new(),
+            credentials: CredentialResults::default(),
+        }
     }
 
     /// The request.
@@ -41,6 +50,11 @@ impl<'a> RequestView<'a> {
     /// The host, in lower case, without a port.
     pub fn host(&self) -> Option<&str> {
         self.host.get_or_init(|| self.head.host().and_then(normalize_host)).as_deref()
+    }
+
+    /// The results of the verification of its credentials.
+    pub(crate) fn credentials(&self) -> &CredentialResults {
+        &self.credentials
     }
 
     pub(crate) fn path(&self) -> &NormalizedPath<'a> {

@@ -3,6 +3,7 @@
 use super::Expression;
 use std::collections::BTreeMap;
 use tidegate_access::Prefix;
+use tidegate_rule::body::JsonPointer;
 
 /// `match`: the requests that a rule or a route applies to. All conditions must hold.
 ///
@@ -15,6 +16,8 @@ use tidegate_access::Prefix;
 ///   query: { debug: "*" }
 ///   cookie: { session: "*" }
 ///   descriptor: { remote_address: "*" }  # entries of a descriptor of Envoy; HTTP requests have none
+///   jwt: { plan: gold }                # claims of the verified token
+///   api-key: { tier: gold }            # the name and the tier of the API key
 ///   client: [10.0.0.0/8, internal]       # networks, or names of lists
 ///   listener: internal                 # the name of the listener that received the request
 ///   not: { path: /users/me/** }        # and does not match this
@@ -37,6 +40,10 @@ pub struct Match {
     pub cookies: BTreeMap<String, ValueGlobs>,
     /// `descriptor`: all of these entries of a descriptor.
     pub descriptor: BTreeMap<String, ValueGlobs>,
+    /// `jwt`: all of these claims of the verified token.
+    pub claims: BTreeMap<JsonPointer, ValueGlobs>,
+    /// `api-key`: the API key.
+    pub api_key: ApiKeyMatch,
     /// `client`: in one of these networks; empty: any.
     pub clients: Vec<Network>,
     /// `listener`: received by one of these; empty: any.
@@ -64,6 +71,21 @@ impl Match {
         ];
         conditions.into_iter().find(|(_, is_set)| *is_set).map(|(key, _)| key)
     }
+
+    /// Whether it, or a match in it, has such a condition.
+    pub(crate) fn contains(&self, has: fn(&Self) -> bool) -> bool {
+        let mut parts = self.not.iter().map(|not| &**not).chain(&self.any);
+        has(self) || parts.any(|part| part.contains(has))
+    }
+}
+
+/// `api-key: { name: acme, tier: [gold, silver] }`
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ApiKeyMatch {
+    /// `name`: one of these; empty: any.
+    pub names: Vec<Glob>,
+    /// `tier`: one of these; empty: any.
+    pub tiers: Vec<Glob>,
 }
 
 /// One of these values, with `*` for any text.

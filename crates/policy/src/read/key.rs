@@ -294,10 +294,21 @@ fn parse_key(text: &str) -> Result<KeySpec, ValueError> {
 }
 
 /// Parses the name of a claim, or a JSON pointer.
-fn parse_claim(text: &str) -> Result<JsonPointer, ValueError> {
+pub(super) fn parse_claim(text: &str) -> Result<JsonPointer, ValueError> {
     match text.starts_with('/') {
         true => parse_pointer(text),
+        false if text.is_empty() => Err(ValueError::new("empty name", "write a name")),
         false => Ok(JsonPointer::from_tokens([text.to_owned()])?),
+    }
+}
+
+/// The notation of a claim that [`parse_claim`] accepts.
+pub(super) fn claim_text(claim: &JsonPointer) -> String {
+    match claim.tokens() {
+        [name] if !name.is_empty() && !name.starts_with('/') && !name.contains(char::is_whitespace) => {
+            name.clone()
+        }
+        _ => claim.to_string(),
     }
 }
 
@@ -318,14 +329,7 @@ impl fmt::Display for KeyPart {
             Self::Cookie(name) => write!(f, "cookie {name}"),
             Self::Query(name) => write!(f, "query {name}"),
             Self::Body(pointer) => write!(f, "body {pointer}"),
-            Self::Jwt(claim) => match claim.tokens() {
-                [name]
-                    if !name.is_empty() && !name.starts_with('/') && !name.contains(char::is_whitespace) =>
-                {
-                    write!(f, "jwt {name}")
-                }
-                _ => write!(f, "jwt {claim}"),
-            },
+            Self::Jwt(claim) => write!(f, "jwt {}", claim_text(claim)),
             Self::ApiKey(ApiKeyPart::Name) => f.write_str("api-key"),
             Self::ApiKey(ApiKeyPart::Tier) => f.write_str("api-key tier"),
             Self::Capture(name) => write!(f, "capture {name}"),

@@ -1,14 +1,20 @@
 //! Reads `match` of rules and routes.
 
-use super::{PolicyReader, ValueError, path::parse_path, references::ReferenceTarget};
+use super::{
+    PolicyReader, ValueError,
+    key::{claim_text, parse_claim},
+    path::parse_path,
+    references::ReferenceTarget,
+};
 use crate::{
-    map_schema::{MapSchema, OutputValue, TextKind, ValueSchema, field, key, without},
+    map_schema::{MapSchema, OutputValue, TextKind, ValueSchema, field, key, with_example, without},
     matching::check_condition,
-    model::{Expression, Glob, Match, Network, ValueGlobs},
+    model::{ApiKeyMatch, Expression, Glob, Match, Network, ValueGlobs},
     source::{SyntaxNode, SyntaxValue, truncate},
 };
 use std::{collections::BTreeMap, fmt};
 use tidegate_core::SettingError;
+use tidegate_rule::body::JsonPointer;
 
 pub(crate) static MATCH: MapSchema<Match> = MapSchema {
     name: "match",
@@ -86,6 +92,32 @@ pub(crate) static MATCH: MapSchema<Match> = MapSchema {
                 |it| OutputValue::named_map(&it.descriptor, write_values),
             ),
             "Descriptors do not matter.",
+        ),
+        without(
+            key(
+                "jwt",
+                "All of these claims of the verified token have one of these values, with `*` for any text. Of a claim with a list, one item is enough.",
+                ValueSchema::NamedMap("plan", &ValueSchema::OneOrMany(&ValueSchema::Scalar("gold"))),
+                |reader, node, it| it.claims = reader.claims(node),
+                |it| {
+                    let claims = it.claims.iter().map(|(claim, values)| (claim_text(claim), values));
+                    OutputValue::named_map(claims, write_values)
+                },
+            ),
+            "Tokens do not matter.",
+        ),
+        without(
+            with_example(
+                key(
+                    "api-key",
+                    "The name and the tier of the API key.",
+                    ValueSchema::Map(|| API_KEY.outline()),
+                    |reader, node, it| it.api_key = reader.api_key_match(node),
+                    |it| API_KEY.write_non_empty(&it.api_key),
+                ),
+                || OutputValue::Map(vec![("tier".to_owned(), OutputValue::text("gold"))]),
+            ),
+            "API keys do not matter.",
         ),
         without(
             key(
@@ -170,6 +202,23 @@ pub(crate) static MATCH: MapSchema<Match> = MapSchema {
     ],
 };
 
+static API_KEY: MapSchema<ApiKeyMatch> = MapSchema {
+    name: "api-key",
+    required: &[],
+    keys: &[
+        without(
+            field!("name": ValueSchema::OneOrMany(&ValueSchema::Scalar("acme")), [names] = glob => |glob| OutputValue::text(&glob.0),
+            "The key has one of these names, with `*` for any text."),
+            "Keys with any name match.",
+        ),
+        without(
+            field!("tier": ValueSchema::OneOrMany(&ValueSchema::Scalar("gold")), [tiers] = glob => |glob| OutputValue::text(&glob.0),
+            "The key has one of these tiers, with `*` for any text."),
+            "Keys with any tier, and without one, match.",
+        ),
+    ],
+};
+
 impl PolicyReader<'_> {
     pub(super) fn matching(&mut self, node: &SyntaxNode) -> Match {
         let mut matching = Match::default();
@@ -220,8 +269,51 @@ impl PolicyReader<'_> {
         })
     }
 
+    fn glob(&mut self, node: &SyntaxNode) -> Option<Glob> {
+        self.scalar(node).map(Glob)
+    }
+
     fn values(&mut self, node: &SyntaxNode) -> ValueGlobs {
-        ValueGlobs(self.one_or_many(node, PolicyReader::scalar).into_iter().map(Glob).collect())
+        ValueGlobs(self.one_or_many(node, Self::glob))
+    }
+
+    fn claims(&mut self, node: &SyntaxNode) -> BTreeMap<JsonPointer, ValueGlobs> {
+        self.add_reference(ReferenceTarget::Identity, "jwt", node.span);
+        let entries = self.entries(node, "jwt").unwrap_or_default();
+        if let SyntaxValue::Map(entries) = &node.value
+            && entries.is_empty()
+        {
+            let fix = "write one, as in `plan: gold`, or `sub: \"*\"` for every token with this claim";
+            self.report_error(node.span, "`jwt` without a condition", fix);
+        }
+        let mut claims = BTreeMap::new();
+        for (name, node) in entries {
+            match parse_claim(&name.text) {
+                Ok(claim) if claims.contains_key(&claim) => {
+                    let problem = format!("duplicate claim `{}`", truncate(&name.text));
+                    self.report_error(name.span, problem, "remove one of them");
+                }
+                Ok(claim) => {
+                    let values = self.values(node);
+                    claims.insert(claim, values);
+                }
+                Err(mistake) => self.report_error(name.span, mistake.problem, mistake.fix),
+            }
+        }
+        claims
+    }
+
+    fn api_key_match(&mut self, node: &SyntaxNode) -> ApiKeyMatch {
+        self.add_reference(ReferenceTarget::Identity, "api-keys", node.span);
+        let mut api_key = ApiKeyMatch::default();
+        match &node.value {
+            SyntaxValue::Map(entries) if entries.is_empty() => {
+                let fix = "write one, as in `tier: gold`, or `name: \"*\"` for every valid key";
+                self.report_error(node.span, "`api-key` without a condition", fix);
+            }
+            _ => self.read_map(node, &API_KEY, &mut api_key),
+        }
+        api_key
     }
 
     fn values_by_name(&mut self, node: &SyntaxNode, what: &str) -> BTreeMap<String, ValueGlobs> {

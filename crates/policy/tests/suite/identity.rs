@@ -160,3 +160,80 @@ fn change_of_one_part_keeps_the_others() {
     assert!(!is_admitted(&third, &bob, "203.0.113.1"));
     assert!(is_admitted(&third, &bob, "203.0.113.2"));
 }
+
+/// Whether the only rule, which denies all requests that match, applies.
+fn is_denied(policy: &IdentityPolicy, request: &PolicyTestRequest) -> bool {
+    policy.check(request).is_some_and(|(reason, _)| reason == RejectReason::DenyListed)
+}
+
+#[test]
+fn rule_applies_only_to_verified_claims_that_match() {
+    let with_token = |policy: &IdentityPolicy, claims: &str| {
+        let token = policy.issuer.sign(&format!("{{{claims},\"exp\":1010}}"));
+        PolicyTestRequest::new("GET /").with_header("authorization", &format!("Bearer {token}"))
+    };
+    let matching = |jwt: &str| IdentityPolicy::new("", &format!("match: {{ {jwt} }}, deny: all"));
+    for (jwt, claims, expected) in [
+        ("jwt: { plan: gold }", r#""plan":"gold""#, true),
+        ("jwt: { plan: gold }", r#""plan":"silver""#, false),
+        ("jwt: { plan: gold }", r#""sub":"gold""#, false),
+        ("jwt: { plan: [free, gold] }", r#""plan":"gold""#, true),
+        ("jwt: { plan: 'g*' }", r#""plan":"gold""#, true),
+        ("jwt: { plan: gold, sub: a }", r#""plan":"gold","sub":"b""#, false),
+        ("jwt: { admin: true, level: 3 }", r#""admin":true,"level":3"#, true),
+        ("jwt: { roles: admin }", r#""roles":["user","admin"]"#, true),
+        ("jwt: { roles: admin }", r#""roles":["user",["admin"],{"admin":1}]"#, false),
+        ("jwt: { /realm/roles/0: admin }", r#""realm":{"roles":["admin"]}"#, true),
+        ("jwt: { 'https://example.com/plan': gold }", r#""https://example.com/plan":"gold""#, true),
+        ("not: { jwt: { plan: gold } }", r#""plan":"gold""#, false),
+        ("not: { jwt: { plan: gold } }", r#""plan":"free""#, true),
+        ("any: [{ path: /none }, { jwt: { plan: gold } }]", r#""plan":"gold""#, true),
+    ] {
+        let policy = matching(jwt);
+        assert_eq!(is_denied(&policy, &with_token(&policy, claims)), expected, "{jwt}: {claims}");
+    }
+    let policy = matching("jwt: { sub: '*' }");
+    let alice = policy.request("alice");
+    assert!(is_denied(&policy, &alice));
+    policy.clock.advance(Duration::from_secs(10));
+    assert!(!is_denied(&policy, &alice), "expired");
+    let without = PolicyTestRequest::new("GET /");
+    let invalid = PolicyTestRequest::new("GET /").with_header("authorization", "Bearer a.b.c");
+    let anonymous = matching("not: { jwt: { sub: '*' } }");
+    for request in [&without, &invalid] {
+        assert!(!is_denied(&policy, request) && is_denied(&anonymous, request));
+    }
+    assert!(!is_denied(&anonymous, &anonymous.request("alice")));
+}
+
+/// An invalid credential that only a match reads is a guess as well, once for each request.
+#[test]
+fn guesses_for_a_match_are_limited() {
+    let rule = "match: { jwt: { plan: gold } }, deny: all }, { name: more, match: { not: { jwt: { plan: free } } }, quota: 99/h";
+    let policy = IdentityPolicy::new("invalid-quota: 2/h", rule);
+    let known = policy.request("alice");
+    assert_eq!(policy.check(&known), None);
+    let guess = |token: &str| PolicyTestRequest::new("GET /").with_header("authorization", &format!("Bearer {token}"));
+    // Looking up what the rules need of the body is no decision.
+    let asked = guess("x.y.z");
+    policy.gate.body_pointers(&policy.gate.view_request(&asked));
+    for token in ["a.b.c", "d.e.f"] {
+        assert_eq!(policy.check(&guess(token)), None, "{token}");
+    }
+    let blocked = Some((RejectReason::Unauthenticated, 429));
+    assert_eq!(policy.check(&guess("g.h.i")), blocked);
+    assert_eq!(policy.check(&policy.request("bob")), blocked);
+    assert_eq!(policy.check(&known), None);
+    assert_eq!(policy.check(&PolicyTestRequest::new("GET /")), None);
+}
+
+/// Without a rule that applies, guesses count as well, so that a correct one is not noticed.
+#[test]
+fn guesses_count_if_no_rule_applies() {
+    let policy = IdentityPolicy::new("invalid-quota: 2/h", "match: { jwt: { sub: '*' } }, deny: all");
+    for _ in 0..2 {
+        let guess = PolicyTestRequest::new("GET /").with_header("authorization", "Bearer a.b.c");
+        assert_eq!(policy.check(&guess), None);
+    }
+    assert_eq!(policy.check(&policy.request("alice")), Some((RejectReason::Unauthenticated, 429)));
+}

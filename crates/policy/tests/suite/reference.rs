@@ -70,6 +70,7 @@ fn policy_with(map: &str, key: &str, mut entries: Map<String, Value>) -> Value {
         "features": { "search": "manual" },
         "lists": { "internal": "10.0.0.0/8" },
         "templates": { "api": { "key": "ip" } },
+        "identity": { "jwt": "jwks.json", "api-keys": "api-keys.json" },
     });
     let mut rule = |key: &str, value: Value| {
         policy["rules"] = json!([{ "name": "a", "quota": "1/s" }]);
@@ -97,6 +98,7 @@ fn policy_with(map: &str, key: &str, mut entries: Map<String, Value>) -> Value {
         "policy" => policy[key] = entries[key].clone(),
         "adaptive" | "bandwidth" | "breaker" | "charge" | "cost" | "key" | "match" | "on-limit"
         | "priority" | "queue" | "scale" | "settle" | "while-failing" => rule(map, entries),
+        "api-key" => rule("match", json!({ map: entries })),
         "tiers" => policy["rules"] = json!([{ "name": "a", "tiers": entries }]),
         "fallback" => rule("on-limit", json!({ "fallback": entries })),
         "rule" => policy["rules"] = json!([entries]),

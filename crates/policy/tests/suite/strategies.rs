@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use proptest::{collection::vec, option, prelude::*, sample::select};
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, fmt::Debug, path::PathBuf, time::Duration};
 use tidegate_access::Prefix;
 use tidegate_core::{CarryOver, Percent, Quota, Ratio};
 use tidegate_identity::{CredentialSource, api_key::ApiKeyPart, jwt::JwtAlgorithm};
@@ -254,9 +254,14 @@ fn path_patterns() -> BoxedStrategy<PathPattern> {
         .boxed()
 }
 
-fn values(keys: BoxedStrategy<String>) -> BoxedStrategy<BTreeMap<String, ValueGlobs>> {
+fn values<N: Ord + Debug + 'static>(keys: BoxedStrategy<N>) -> BoxedStrategy<BTreeMap<N, ValueGlobs>> {
     let values = vec(texts().prop_map(Glob), 1..3).prop_map(ValueGlobs);
     proptest::collection::btree_map(keys, values, 0..3).boxed()
+}
+
+fn api_key_matches() -> BoxedStrategy<ApiKeyMatch> {
+    let globs = || vec(texts().prop_map(Glob), 0..3);
+    (globs(), globs()).prop_map(|(names, tiers)| ApiKeyMatch { names, tiers }).boxed()
 }
 
 /// The listener that a match may name.
@@ -270,13 +275,14 @@ fn plain_matches() -> BoxedStrategy<Match> {
         hosts,
         values(tokens()),
         values(names()),
-        (values(names()), values(names())),
+        (values(names()), values(names()), values(pointers()), api_key_matches()),
         networks(),
         vec(Just(LISTENER.to_owned()), 0..2),
         option::of(expressions()),
     )
         .prop_map(
-            |(methods, paths, hosts, headers, queries, (cookies, descriptor), clients, listeners, when)| {
+            |(methods, paths, hosts, headers, queries, more, clients, listeners, when)| {
+                let (cookies, descriptor, claims, api_key) = more;
                 Match {
                     methods,
                     paths,
@@ -285,6 +291,8 @@ fn plain_matches() -> BoxedStrategy<Match> {
                     queries,
                     cookies,
                     descriptor,
+                    claims,
+                    api_key,
                     clients,
                     listeners,
                     not: None,
