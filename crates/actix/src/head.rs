@@ -17,7 +17,7 @@ use std::{
 };
 use tidegate_rule::{
     RequestContext,
-    request::{RequestHead, ResponseHead},
+    request::{ClientCertificate, RequestHead, ResponseHead},
 };
 
 /// The head of a request.
@@ -78,6 +78,10 @@ impl RequestHead for ActixRequestHead<'_> {
 
     fn for_each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
         self.request.headers().get_all(name).for_each(|value| each(value.as_bytes()));
+    }
+
+    fn client_certificate(&self) -> Option<&ClientCertificate> {
+        self.extensions.get()
     }
 
     fn extensions(&self) -> Option<&dyn Any> {

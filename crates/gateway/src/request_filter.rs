@@ -18,6 +18,7 @@ use tidegate_policy::head::{HttpRequestHead, ParsedRequest};
 use tidegate_rule::{
     ResponseValues,
     body::{BodyValues, JsonPointer},
+    request::ClientCertificate,
 };
 
 /// Decides about requests.
@@ -124,6 +125,8 @@ pub struct ConnectionInfo {
     pub scheme: Scheme,
     /// The name of the listener, if it has one.
     pub listener: Option<Arc<str>>,
+    /// The verified certificate of the client, read once for each connection.
+    pub client_certificate: Option<ClientCertificate>,
 }
 
 impl ConnectionInfo {
@@ -132,6 +135,7 @@ impl ConnectionInfo {
         HttpRequestHead::new(request, self.peer.ip())
             .with_client(self.client)
             .with_listener(self.listener.as_deref())
+            .with_client_certificate(self.client_certificate.as_ref())
     }
 }
 

@@ -207,8 +207,13 @@ impl Worker {
                 continue;
             };
             let client = peer.ip().to_canonical();
-            let connection =
-                ConnectionInfo { peer, client, scheme: listener.scheme(), listener: listener.name() };
+            let connection = ConnectionInfo {
+                peer,
+                client,
+                scheme: listener.scheme(),
+                listener: listener.name(),
+                client_certificate: None,
+            };
             let open = OpenConnection::new(self.clone(), connection, filter.clone(), permit);
             task::spawn_local(ConnectionTask::new(stream, listener.certificate(), open));
         }

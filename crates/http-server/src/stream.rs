@@ -50,6 +50,14 @@ impl Stream {
         self.tcp().poll_peek(context, &mut ReadBuf::new(&mut byte)).map_ok(|_| ())
     }
 
+    /// The certificate of the other side in DER, verified in the TLS handshake; `None` if it sent none.
+    pub fn peer_certificate(&self) -> Option<&[u8]> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(stream) => stream.get_ref().1.peer_certificates()?.first().map(AsRef::as_ref),
+        }
+    }
+
     /// The negotiated ALPN protocol of a TLS connection.
     pub fn alpn_protocol(&self) -> Option<&[u8]> {
         match self {

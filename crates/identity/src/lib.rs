@@ -23,6 +23,7 @@
 //! | [`jwt::JwtAuthenticator`] | finds the token of a request and verifies it |
 //! | [`api_key::ApiKeyFile`] | the hashes of API keys |
 //! | [`api_key::ApiKeyAuthenticator`] | finds the API key of a request |
+//! | [`parse_client_certificate`] | reads the names of a verified client certificate |
 //! | [`InvalidCredential`] | why a credential is not accepted |
 //!
 //! It does not
@@ -31,9 +32,11 @@
 //! - issue tokens, or decode encrypted ones.
 
 pub mod api_key;
+mod client_certificate;
 mod invalid;
 pub mod jwt;
 mod source;
 
+pub use client_certificate::parse_client_certificate;
 pub use invalid::InvalidCredential;
 pub use source::CredentialSource;

@@ -7,7 +7,7 @@ use std::{
 };
 use tidegate_rule::{
     RequestContext,
-    request::{RequestHead, ResponseHead},
+    request::{ClientCertificate, RequestHead, ResponseHead},
 };
 
 /// The head of an `http` request.
@@ -75,6 +75,10 @@ impl RequestHead for TowerRequestHead<'_> {
 
     fn for_each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
         self.headers.get_all(name).iter().for_each(|value| each(value.as_bytes()));
+    }
+
+    fn client_certificate(&self) -> Option<&ClientCertificate> {
+        self.extensions.get()
     }
 
     fn extensions(&self) -> Option<&dyn Any> {

@@ -110,12 +110,12 @@ impl OpenConnection {
         connection_info: ConnectionInfo,
         filter: Arc<dyn RequestFilter>,
         permit: ConnectionPermit,
-    ) -> Rc<Self> {
+    ) -> Self {
         worker.connection_opened();
         let deadline = worker.deadlines.new_deadline();
         deadline.set(worker.settings.idle_timeout);
         let idle_since = Cell::new(worker.deadlines.now());
-        Rc::new(Self { worker, connection_info, filter, deadline, idle_since, permit })
+        Self { worker, connection_info, filter, deadline, idle_since, permit }
     }
 }
 

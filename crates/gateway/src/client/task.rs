@@ -9,6 +9,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 use tidegate_http_server::{ALPN_HTTP2, Certificate, Stream, tls_accept};
+use tidegate_identity::parse_client_certificate;
 use tokio::net::TcpStream;
 
 /// Serves a connection until it ends. It is small, because each open connection has one.
@@ -37,11 +38,17 @@ impl ConnectionTask {
     pub(crate) fn new(
         stream: TcpStream,
         certificate: Option<Arc<Certificate>>,
-        open: Rc<OpenConnection>,
+        mut open: OpenConnection,
     ) -> Self {
         Self::Active(Box::pin(async move {
             let stream = tls_accept(stream, certificate, open.worker.settings.handshake_timeout).await?;
-            Some(Box::new(IdleConnection { stream, open, protocol: ConnectionProtocol::Unknown }))
+            open.connection_info.client_certificate =
+                stream.peer_certificate().and_then(parse_client_certificate);
+            Some(Box::new(IdleConnection {
+                stream,
+                open: Rc::new(open),
+                protocol: ConnectionProtocol::Unknown,
+            }))
         }))
     }
 }

@@ -106,8 +106,13 @@ impl RequestRecord {
         let start = tidegate_core::Micros::new(951_827_696_789_012);
         let client = IpAddr::from([192, 0, 2, 1]);
         let scheme = tidegate_http_server::Scheme::Http;
-        let connection =
-            crate::ConnectionInfo { peer: (client, 4000).into(), client, scheme, listener: None };
+        let connection = crate::ConnectionInfo {
+            peer: (client, 4000).into(),
+            client,
+            scheme,
+            listener: None,
+            client_certificate: None,
+        };
         let id = crate::proxy::RequestId::Received(Box::from(*b"abc"));
         let record = Self::new(&(&head).into(), &id, &connection, start);
         Self { status: 429, bytes: 7, end: start.saturating_add(tidegate_core::Micros::new(1_500)), ..record }

@@ -10,6 +10,7 @@
 
 mod admin_api;
 mod bandwidth;
+mod client_certificates;
 mod costs;
 mod decisions;
 mod differential;

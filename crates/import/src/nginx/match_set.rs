@@ -11,7 +11,7 @@
 
 use super::location::LocationPattern;
 use std::collections::HashSet;
-use tidegate_policy::model::{ApiKeyMatch, Glob, Match, PathPattern};
+use tidegate_policy::model::{ApiKeyMatch, ClientCertificateMatch, Glob, Match, PathPattern};
 
 /// Returns levels of items that differ from the item that encloses them: the first level differs from `around`, the next
 /// from the first, and so on.
@@ -199,6 +199,7 @@ fn match_subject(it: &Match) -> MatchSubject {
         || !it.descriptor.is_empty()
         || !it.claims.is_empty()
         || it.api_key != ApiKeyMatch::default()
+        || it.client_certificate != ClientCertificateMatch::default()
         || !it.clients.is_empty()
         || !it.listeners.is_empty()
         || it.not.is_some()
@@ -227,6 +228,7 @@ pub(super) fn merge(mut one: Match, other: Match) -> Match {
         descriptor,
         claims,
         api_key,
+        client_certificate,
         clients,
         listeners,
         not,
@@ -244,6 +246,8 @@ pub(super) fn merge(mut one: Match, other: Match) -> Match {
     one.claims.extend(claims);
     one.api_key.names.extend(api_key.names);
     one.api_key.tiers.extend(api_key.tiers);
+    one.client_certificate.subjects.extend(client_certificate.subjects);
+    one.client_certificate.sans.extend(client_certificate.sans);
     one.clients.extend(clients);
     one.listeners.extend(listeners);
     if let Some(not) = not {
@@ -284,6 +288,8 @@ pub(super) fn intersect(mut one: Match, other: Match) -> Match {
         || one.claims.keys().any(|name| other.claims.contains_key(name))
         || both_set(one.api_key.names.is_empty(), other.api_key.names.is_empty())
         || both_set(one.api_key.tiers.is_empty(), other.api_key.tiers.is_empty())
+        || both_set(one.client_certificate.subjects.is_empty(), other.client_certificate.subjects.is_empty())
+        || both_set(one.client_certificate.sans.is_empty(), other.client_certificate.sans.is_empty())
         || one.when.is_some() && other.when.is_some();
     match (overlap, one.any.is_empty()) {
         (false, _) => merge(one, other),

@@ -9,7 +9,7 @@
 use super::{
     PolicyGate, PolicyGateInner,
     guards::{CompiledRule, GuardPermit, GuardRejection},
-    identity::CredentialKinds,
+    identity::{CredentialKinds, Unauthenticated},
     reject::{RejectAction, RejectionKey, RenderedDenial},
 };
 use crate::matching::RequestView;
@@ -222,8 +222,7 @@ pub(super) struct EvaluationState {
 /// The reason why a rule denies a request. The response is built from it on demand.
 pub(super) enum RuleRejection {
     DuplicateKey,
-    /// With the value of `WWW-Authenticate`.
-    Unauthenticated(&'static str),
+    Unauthenticated(Unauthenticated),
     /// The address sent too many invalid credentials. The next attempt is possible after this time.
     InvalidCredentials(Duration),
     Access(Box<AccessDenied>),
@@ -312,10 +311,9 @@ impl EvaluationState {
         if rule.rejects_duplicates(head) {
             return Err(RuleRejection::DuplicateKey);
         }
-        if rule.requires_credential(head)
-            && let Some(identity) = &inner.identity
-        {
-            identity.require(head, rule.credentials).map_err(RuleRejection::Unauthenticated)?;
+        if rule.requires_credential(head) {
+            let identity = inner.identity.as_deref();
+            rule.credentials.require(identity, head).map_err(RuleRejection::Unauthenticated)?;
         }
         if rule.has_only_quotas() {
             self.limits.extend(rule.limit);
@@ -476,7 +474,10 @@ impl RuleRejection {
         };
         let action = match self {
             Self::DuplicateKey => action_of(RejectionResponse::duplicate_key()),
-            Self::Unauthenticated(challenge) => action_of(RejectionResponse::unauthorized(challenge)),
+            Self::Unauthenticated(Unauthenticated { challenge }) => action_of(match challenge {
+                Some(challenge) => RejectionResponse::unauthorized(challenge),
+                None => RejectionResponse::no_client_certificate(),
+            }),
             Self::InvalidCredentials(wait) => {
                 retry_after = Some(*wait);
                 action_of(RejectionResponse::invalid_credentials(*wait))

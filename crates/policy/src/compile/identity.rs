@@ -54,6 +54,15 @@ struct ApiKeyIdentity {
 pub(crate) struct CredentialKinds {
     pub(crate) jwt: bool,
     pub(crate) api_key: bool,
+    /// The certificate of the client, which TLS has verified.
+    pub(crate) client_certificate: bool,
+}
+
+/// The reason why a request is rejected that has no valid credential.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unauthenticated {
+    /// The value of `WWW-Authenticate` (RFC 6750); `None` if only a client certificate is accepted.
+    pub(crate) challenge: Option<&'static str>,
 }
 
 /// The results of the verification of the credentials of a request, so that rules and routes verify each one once.
@@ -91,15 +100,21 @@ impl<T> CredentialResult<T> {
 }
 
 impl CredentialKinds {
-    pub(crate) const JWT: Self = Self { jwt: true, api_key: false };
-    pub(crate) const API_KEY: Self = Self { jwt: false, api_key: true };
+    const NONE: Self = Self { jwt: false, api_key: false, client_certificate: false };
+    pub(crate) const JWT: Self = Self { jwt: true, ..Self::NONE };
+    pub(crate) const API_KEY: Self = Self { api_key: true, ..Self::NONE };
+    pub(crate) const CLIENT_CERTIFICATE: Self = Self { client_certificate: true, ..Self::NONE };
 
     pub(crate) fn is_empty(self) -> bool {
-        self == Self::default()
+        self == Self::NONE
     }
 
     pub(crate) fn union(self, other: Self) -> Self {
-        Self { jwt: self.jwt || other.jwt, api_key: self.api_key || other.api_key }
+        Self {
+            jwt: self.jwt || other.jwt,
+            api_key: self.api_key || other.api_key,
+            client_certificate: self.client_certificate || other.client_certificate,
+        }
     }
 
     /// The error of a policy that uses this kind, and does not define it.
@@ -274,21 +289,30 @@ impl CompiledIdentity {
             self.invalid.blocking().key(&self.address(view.head())).check(1);
         }
     }
+}
 
-    /// Checks that a request has a valid credential of one of these kinds. Otherwise returns the value of `WWW-Authenticate`
-    /// (RFC 6750).
-    pub(super) fn require(&self, head: &dyn RequestHead, kinds: CredentialKinds) -> Result<(), &'static str> {
-        let has_api_key =
-            || self.api_keys().is_some_and(|keys| matches!(keys.authenticate(head), Ok(Some(_))));
-        if kinds.api_key && has_api_key() {
+impl CredentialKinds {
+    /// Checks that a request has a valid credential of one of these kinds.
+    pub(super) fn require(
+        self,
+        identity: Option<&CompiledIdentity>,
+        head: &dyn RequestHead,
+    ) -> Result<(), Unauthenticated> {
+        if self.client_certificate && head.client_certificate().is_some() {
             return Ok(());
         }
-        match self.jwt().filter(|_| kinds.jwt).map(|jwt| jwt.authenticate(head)) {
-            None => Err("ApiKey"),
-            Some(Ok(Some(_))) => Ok(()),
-            Some(Ok(None)) => Err("Bearer"),
-            Some(Err(_)) => Err("Bearer error=\"invalid_token\""),
+        let api_keys = identity.and_then(CompiledIdentity::api_keys).filter(|_| self.api_key);
+        if api_keys.is_some_and(|keys| matches!(keys.authenticate(head), Ok(Some(_)))) {
+            return Ok(());
         }
+        let jwt = identity.and_then(CompiledIdentity::jwt).filter(|_| self.jwt);
+        let challenge = match jwt.map(|jwt| jwt.authenticate(head)) {
+            Some(Ok(Some(_))) => return Ok(()),
+            Some(Ok(None)) => Some("Bearer"),
+            Some(Err(_)) => Some("Bearer error=\"invalid_token\""),
+            None => self.api_key.then_some("ApiKey"),
+        };
+        Err(Unauthenticated { challenge })
     }
 }
 

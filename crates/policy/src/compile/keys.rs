@@ -141,6 +141,10 @@ impl KeyCompiler<'_> {
                 self.credentials.set(self.credentials.get().union(kind));
                 keys.clone().key(*part)
             }
+            KeyPart::ClientCertificate(name) => {
+                self.credentials.set(self.credentials.get().union(CredentialKinds::CLIENT_CERTIFICATE));
+                key::client_certificate(*name)
+            }
             KeyPart::Capture(name) => {
                 if !self.matcher.paths().iter().any(|path| path.has_capture(name)) {
                     let fix = format!("add `{{{name}}}` to the path of its `match`");

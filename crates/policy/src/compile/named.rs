@@ -178,6 +178,7 @@ impl KeyForm {
             | KeyPart::Body(_)
             | KeyPart::Jwt(_)
             | KeyPart::ApiKey(_)
+            | KeyPart::ClientCertificate(_)
             | KeyPart::Capture(_) => Self::Text,
         }
     }

@@ -20,7 +20,10 @@ use std::{
     fmt,
     net::{IpAddr, Ipv6Addr},
 };
-use tidegate_rule::{body::BodyValues, request::RequestHead};
+use tidegate_rule::{
+    body::BodyValues,
+    request::{ClientCertificate, RequestHead},
+};
 
 /// The head of an HTTP request, for rules.
 #[derive(Clone, Copy, Debug)]
@@ -29,13 +32,21 @@ pub struct HttpRequestHead<'a> {
     peer: IpAddr,
     client: Option<IpAddr>,
     listener: Option<&'a str>,
+    certificate: Option<&'a ClientCertificate>,
     body: Option<&'a BodyValues>,
 }
 
 impl<'a> HttpRequestHead<'a> {
     /// The head of a request from `peer`. The client is the peer, or the address that a trusted proxy reports.
     pub fn new(request: &'a ParsedRequest, peer: IpAddr) -> Self {
-        Self { request, peer: peer.to_canonical(), client: None, listener: None, body: None }
+        Self {
+            request,
+            peer: peer.to_canonical(),
+            client: None,
+            listener: None,
+            certificate: None,
+            body: None,
+        }
     }
 
     /// The request.
@@ -53,6 +64,12 @@ impl<'a> HttpRequestHead<'a> {
     #[must_use]
     pub fn with_body(self, body: Option<&'a BodyValues>) -> Self {
         Self { body, ..self }
+    }
+
+    /// Sets the verified certificate of the client.
+    #[must_use]
+    pub fn with_client_certificate(self, certificate: Option<&'a ClientCertificate>) -> Self {
+        Self { certificate, ..self }
     }
 
     /// Sets the name of the listener.
@@ -95,6 +112,10 @@ impl RequestHead for HttpRequestHead<'_> {
 
     fn listener(&self) -> Option<&str> {
         self.listener
+    }
+
+    fn client_certificate(&self) -> Option<&ClientCertificate> {
+        self.certificate
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {

@@ -22,6 +22,8 @@ pub(super) fn covers(outer: &Match, inner: &Match) -> bool {
         && values_cover(&outer.claims, &inner.claims)
         && all_covered(&outer.api_key.names, &inner.api_key.names, glob_covers)
         && all_covered(&outer.api_key.tiers, &inner.api_key.tiers, glob_covers)
+        && all_covered(&outer.client_certificate.subjects, &inner.client_certificate.subjects, glob_covers)
+        && all_covered(&outer.client_certificate.sans, &inner.client_certificate.sans, glob_covers)
         && all_covered(&outer.clients, &inner.clients, network_covers)
         && all_covered(&outer.listeners, &inner.listeners, |outer, inner| outer == inner)
         && (outer.not.is_none() || outer.not == inner.not || excludes_none_of(outer.not.as_deref(), inner))
@@ -42,6 +44,11 @@ pub(super) fn are_disjoint(one: &Match, other: &Match) -> bool {
         || all_disjoint(&one.listeners, &other.listeners, |one, other| one != other)
         || all_disjoint(&one.api_key.names, &other.api_key.names, globs_are_disjoint)
         || all_disjoint(&one.api_key.tiers, &other.api_key.tiers, globs_are_disjoint)
+        || all_disjoint(
+            &one.client_certificate.subjects,
+            &other.client_certificate.subjects,
+            globs_are_disjoint,
+        )
         || is_http_and_descriptor(one, other)
         || is_http_and_descriptor(other, one)
         || one.not.as_ref().is_some_and(|not| covers(not, other))

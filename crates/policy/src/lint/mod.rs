@@ -8,8 +8,8 @@ use crate::{
     explain::{CounterLocation, counter_location, is_shared_key},
     matching::{CompiledExpression, ExpressionPurpose},
     model::{
-        AdminSpec, CostSpec, EnvVariable, KeyPart, KeySpec, Match, Policy, Quotas, RuleEnforcement, RuleSpec,
-        Segment, Underscores,
+        AdminSpec, ClientCertificateMatch, CostSpec, EnvVariable, KeyPart, KeySpec, ListenerSpec, Match, Policy,
+        Quotas, RuleEnforcement, RuleSpec, Segment, Underscores,
     },
 };
 use cover::{are_disjoint, covers};
@@ -325,6 +325,9 @@ fn find_never_matching(policy: &Policy, rule: &RuleSpec) -> Option<(String, &'st
     if matching.headers.keys().any(|name| is_dropped_header(policy, name)) {
         return Some((DROPPED_HEADER_REASON.to_owned(), DROPPED_HEADER_FIX));
     }
+    if matching.client_certificate != ClientCertificateMatch::default() && !verifies_clients(policy) {
+        return Some((UNVERIFIED_CLIENTS_REASON.to_owned(), UNVERIFIED_CLIENTS_FIX));
+    }
     let is_dot = |segment: &Segment| matches!(segment, Segment::Text(text) if text == "." || text == "..");
     let has_dots = |path: &crate::model::PathPattern| path.segments.iter().any(is_dot);
     if !matching.paths.is_empty() && matching.paths.iter().all(has_dots) {
@@ -349,6 +352,16 @@ fn find_never_matching(policy: &Policy, rule: &RuleSpec) -> Option<(String, &'st
         ));
     }
     None
+}
+
+const UNVERIFIED_CLIENTS_REASON: &str = "no listener of the gateway verifies client certificates";
+const UNVERIFIED_CLIENTS_FIX: &str = "add `client-ca` to the `tls` of a listener";
+
+/// Whether requests may have a client certificate: those of a listener with `client-ca`, or of a program with layers.
+fn verifies_clients(policy: &Policy) -> bool {
+    let has_authority =
+        |listener: &ListenerSpec| listener.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+    policy.routes.is_empty() || policy.listen.iter().any(has_authority)
 }
 
 /// Finds another rule that applies to all requests of this one, and whose quota is always exhausted first.
@@ -574,6 +587,9 @@ fn find_missing_part(policy: &Policy, rule: &RuleSpec, part: &KeyPart) -> Option
                 format!("only a gateway reads bodies, for `body {pointer}`, and there are no `routes`"),
                 fix,
             ))
+        }
+        KeyPart::ClientCertificate(_) if !verifies_clients(policy) => {
+            Some((UNVERIFIED_CLIENTS_REASON.to_owned(), UNVERIFIED_CLIENTS_FIX))
         }
         KeyPart::Descriptor(name) if policy.envoy.is_none() => {
             Some((format!("only descriptors have `descriptor {name}`, and there is no `envoy`"), ENVOY_FIX))

@@ -35,8 +35,8 @@ use values::ValueCondition;
 
 /// A compiled [`Match`]. Clones share their state.
 ///
-/// * `method`, `header`, `query`, `cookie` and `descriptor` are compared exactly, with `*` for any text. If a request repeats a
-///   header, parameter, cookie or entry, one match is enough.
+/// * `method`, `header`, `query`, `cookie`, `descriptor` and `client-cert` are compared exactly, with `*` for any text. If a
+///   request repeats a header, parameter, cookie, entry or name, one match is enough.
 /// * `path` is compared in its normalized form, see [`RequestView`].
 /// * `host` is compared in lower case, without a port and a trailing dot.
 /// * `client` is the address of the client as trusted proxies report it. A request with an unknown client matches no network.
@@ -47,8 +47,8 @@ use values::ValueCondition;
 ///   no name matches.
 /// * `when` is an expression. If it fails for a request, it counts as true in the match of a rule, so that the rule applies,
 ///   and as false in that of a route; under `not` the other way round. Failures are counted.
-/// * A descriptor meets no condition on a method, path, host, header, query, cookie, listener or expression, and an HTTP
-///   request none on a descriptor.
+/// * A descriptor meets no condition on a method, path, host, header, query, cookie, client certificate, listener or expression,
+///   and an HTTP request none on a descriptor.
 #[derive(Clone, Debug)]
 pub struct Matcher {
     inner: Arc<MatcherInner>,
@@ -77,7 +77,7 @@ pub enum Mismatch {
     Path,
     /// The host.
     Host,
-    /// A header, query parameter, cookie or entry of a descriptor: its source and its name.
+    /// A header, query parameter, cookie, entry of a descriptor or name in the client certificate: its source and its name.
     Value(&'static str, Arc<str>),
     /// The client address.
     Client,
@@ -144,7 +144,8 @@ impl Matcher {
         let value_conditions = ValueCondition::from_map(ValueSource::Header, &matching.headers)
             .chain(ValueCondition::from_map(ValueSource::Query, &matching.queries))
             .chain(ValueCondition::from_map(ValueSource::Cookie, &matching.cookies))
-            .chain(ValueCondition::from_map(ValueSource::Descriptor, &matching.descriptor));
+            .chain(ValueCondition::from_map(ValueSource::Descriptor, &matching.descriptor))
+            .chain(ValueCondition::from_certificate(&matching.client_certificate));
         let clients = match matching.clients.is_empty() {
             true => None,
             false => Some(Networks::new(&matching.clients, lists)?),
@@ -241,7 +242,11 @@ impl Matcher {
     pub(crate) fn credentials(&self) -> CredentialKinds {
         let MatcherInner { credentials, not, any, .. } = &*self.inner;
         let inner = not.iter().chain(any).map(Self::credentials);
-        credentials.iter().map(CredentialCondition::kind).chain(inner).fold(CredentialKinds::default(), CredentialKinds::union)
+        credentials
+            .iter()
+            .map(CredentialCondition::kind)
+            .chain(inner)
+            .fold(CredentialKinds::default(), CredentialKinds::union)
     }
 
     /// The number of failed evaluations of its expressions.

@@ -1,11 +1,12 @@
-//! Conditions on headers, query parameters, cookies and entries of descriptors.
+//! Conditions on headers, query parameters, cookies, entries of descriptors and names in client certificates.
 
 use super::glob::GlobMatcher;
-use crate::model::ValueGlobs;
+use crate::model::{ClientCertificateMatch, Glob, ValueGlobs};
 use std::{collections::BTreeMap, sync::Arc};
-use tidegate_rule::request::{RequestHead, for_each_cookie, for_each_query};
+use tidegate_rule::request::{CertificateName, RequestHead, for_each_cookie, for_each_query};
 
-/// A header, query parameter, cookie or entry of a descriptor that must have one of these values. If a request repeats it, one match is enough.
+/// A header, query parameter, cookie, entry of a descriptor or name in a client certificate that must have one of these values. If
+/// a request repeats it, one match is enough.
 #[derive(Clone, Debug)]
 pub(crate) struct ValueCondition {
     pub(crate) source: ValueSource,
@@ -20,6 +21,7 @@ pub(crate) enum ValueSource {
     Query,
     Cookie,
     Descriptor,
+    ClientCertificate(CertificateName),
 }
 
 impl ValueSource {
@@ -29,6 +31,7 @@ impl ValueSource {
             Self::Query => "query",
             Self::Cookie => "cookie",
             Self::Descriptor => "descriptor",
+            Self::ClientCertificate(_) => "client-cert",
         }
     }
 }
@@ -38,11 +41,20 @@ impl ValueCondition {
         source: ValueSource,
         values: &BTreeMap<String, ValueGlobs>,
     ) -> impl Iterator<Item = Self> {
-        values.iter().map(move |(name, values)| Self {
-            source,
-            name: name.as_str().into(),
-            globs: values.0.iter().map(GlobMatcher::new).collect(),
-        })
+        values.iter().map(move |(name, values)| Self::new(source, name, &values.0))
+    }
+
+    pub(crate) fn from_certificate(certificate: &ClientCertificateMatch) -> impl Iterator<Item = Self> {
+        let names = [
+            (CertificateName::Subject, "subject", &certificate.subjects),
+            (CertificateName::San, "san", &certificate.sans),
+        ];
+        let names = names.into_iter().filter(|(.., values)| !values.is_empty());
+        names.map(|(source, name, values)| Self::new(ValueSource::ClientCertificate(source), name, values))
+    }
+
+    fn new(source: ValueSource, name: &str, values: &[Glob]) -> Self {
+        Self { source, name: name.into(), globs: values.iter().map(GlobMatcher::new).collect() }
     }
 
     pub(crate) fn matches(&self, head: &dyn RequestHead) -> bool {
@@ -55,6 +67,16 @@ impl ValueCondition {
             ValueSource::Descriptor => {
                 if let Some(descriptor) = head.descriptor() {
                     descriptor.for_each_value(&self.name, &mut |value| check(value.trim_ascii()));
+                }
+            }
+            ValueSource::ClientCertificate(name) => {
+                if let Some(certificate) = head.client_certificate() {
+                    match name {
+                        CertificateName::Subject => {
+                            certificate.subject().into_iter().for_each(|name| check(name.as_bytes()));
+                        }
+                        CertificateName::San => certificate.sans().for_each(|name| check(name.as_bytes())),
+                    }
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use tidegate_identity::api_key::ApiKeyPart;
-use tidegate_rule::body::JsonPointer;
+use tidegate_rule::{body::JsonPointer, request::CertificateName};
 
 /// `key`: the part of a request that selects its counter.
 ///
@@ -73,6 +73,8 @@ pub enum KeyPart {
     Jwt(JsonPointer),
     /// `api-key`, or `api-key tier`: the name or the tier of the API key.
     ApiKey(ApiKeyPart),
+    /// `client-cert subject`, or `client-cert san`: a name in the verified client certificate.
+    ClientCertificate(CertificateName),
     /// `capture NAME`: the segment that matches `{name}` in the rule's path.
     Capture(String),
     /// An expression that returns a string or an integer.

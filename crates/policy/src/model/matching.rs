@@ -18,6 +18,7 @@ use tidegate_rule::body::JsonPointer;
 ///   descriptor: { remote_address: "*" }  # entries of a descriptor of Envoy; HTTP requests have none
 ///   jwt: { plan: gold }                # claims of the verified token
 ///   api-key: { tier: gold }            # the name and the tier of the API key
+///   client-cert: { san: "*.example.org" }    # the subject and the names of the client certificate
 ///   client: [10.0.0.0/8, internal]       # networks, or names of lists
 ///   listener: internal                 # the name of the listener that received the request
 ///   not: { path: /users/me/** }        # and does not match this
@@ -44,6 +45,8 @@ pub struct Match {
     pub claims: BTreeMap<JsonPointer, ValueGlobs>,
     /// `api-key`: the API key.
     pub api_key: ApiKeyMatch,
+    /// `client-cert`: the verified client certificate.
+    pub client_certificate: ClientCertificateMatch,
     /// `client`: in one of these networks; empty: any.
     pub clients: Vec<Network>,
     /// `listener`: received by one of these; empty: any.
@@ -66,6 +69,7 @@ impl Match {
             ("header", !self.headers.is_empty()),
             ("query", !self.queries.is_empty()),
             ("cookie", !self.cookies.is_empty()),
+            ("client-cert", self.client_certificate != ClientCertificateMatch::default()),
             ("listener", !self.listeners.is_empty()),
             ("when", self.when.is_some()),
         ];
@@ -86,6 +90,15 @@ pub struct ApiKeyMatch {
     pub names: Vec<Glob>,
     /// `tier`: one of these; empty: any.
     pub tiers: Vec<Glob>,
+}
+
+/// `client-cert: { subject: "CN=*,O=Example", san: spiffe://example.org/* }`
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientCertificateMatch {
+    /// `subject`: one of these; empty: any.
+    pub subjects: Vec<Glob>,
+    /// `san`: a subject alternative name is one of these; empty: any.
+    pub sans: Vec<Glob>,
 }
 
 /// One of these values, with `*` for any text.

@@ -19,7 +19,9 @@ pub use identity::{ApiKeysSpec, IdentitySpec, JwtSpec, KeySetLocation};
 pub(crate) use key::DEFAULT_COST;
 pub use key::{CostSpec, Expression, KeyPart, KeySpec};
 pub use load::{FailingSpec, FeatureSpec, LoadSignalSpec, LoadSpec, ScaleSpec, ShedSpec};
-pub use matching::{ApiKeyMatch, Glob, Match, Network, PathPattern, PathTail, Segment, ValueGlobs};
+pub use matching::{
+    ApiKeyMatch, ClientCertificateMatch, Glob, Match, Network, PathPattern, PathTail, Segment, ValueGlobs,
+};
 pub use observe::{KeyDisplay, Metrics, Observe};
 pub use rule::{
     AccessSpec, AdaptiveSpec, BandwidthRate, BandwidthSpec, BreakerSpec, BreakerWindow, ChargeSpec,

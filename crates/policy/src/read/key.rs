@@ -17,7 +17,7 @@ use crate::{
 };
 use std::fmt;
 use tidegate_identity::api_key::ApiKeyPart;
-use tidegate_rule::body::JsonPointer;
+use tidegate_rule::{body::JsonPointer, request::CertificateName};
 
 /// The default prefix length by which IPv6 addresses are grouped to one client.
 const DEFAULT_IPV6_PREFIX_LEN: u8 = 64;
@@ -36,6 +36,7 @@ pub(super) static KEY_SCHEMA: ValueSchema = ValueSchema::AnyOf(&[
             "body /model",
             "jwt sub",
             "api-key",
+            "client-cert san",
             "capture id",
             "all",
         ],
@@ -239,7 +240,8 @@ pub(super) fn write_cost(cost: &CostSpec) -> Option<OutputValue> {
 
 const PLAIN_KEYS: [&str; 10] =
     ["ip", "user", "method", "host", "path", "route", "upstream", "api-key", "request", "all"];
-const NAMED_KEYS: [&str; 7] = ["header", "cookie", "query", "body", "jwt", "capture", "descriptor"];
+const NAMED_KEYS: [&str; 8] =
+    ["header", "cookie", "query", "body", "jwt", "client-cert", "capture", "descriptor"];
 
 fn parse_key(text: &str) -> Result<KeySpec, ValueError> {
     let (first, rest) = text.split_once(' ').map_or((text, ""), |(first, rest)| (first, rest.trim()));
@@ -271,6 +273,13 @@ fn parse_key(text: &str) -> Result<KeySpec, ValueError> {
         ("api-key", other) => {
             let problem = format!("unknown part `{}` of an API key", truncate(other));
             return Err(ValueError::new(problem, "write `api-key` for its name, or `api-key tier`"));
+        }
+        ("client-cert", "subject") => KeyPart::ClientCertificate(CertificateName::Subject),
+        ("client-cert", "san") => KeyPart::ClientCertificate(CertificateName::San),
+        ("client-cert", _) => {
+            let problem = "expected `subject` or `san` after `client-cert`";
+            let fix = "write `client-cert subject`, or `client-cert san` for its subject alternative name";
+            return Err(ValueError::new(problem, fix));
         }
         ("capture", _) => KeyPart::Capture(named()?),
         ("descriptor", _) => KeyPart::Descriptor(named()?),
@@ -332,6 +341,8 @@ impl fmt::Display for KeyPart {
             Self::Jwt(claim) => write!(f, "jwt {}", claim_text(claim)),
             Self::ApiKey(ApiKeyPart::Name) => f.write_str("api-key"),
             Self::ApiKey(ApiKeyPart::Tier) => f.write_str("api-key tier"),
+            Self::ClientCertificate(CertificateName::Subject) => f.write_str("client-cert subject"),
+            Self::ClientCertificate(CertificateName::San) => f.write_str("client-cert san"),
             Self::Capture(name) => write!(f, "capture {name}"),
             Self::Descriptor(name) => write!(f, "descriptor {name}"),
             Self::Cel(cel) => f.write_str(&cel.0),

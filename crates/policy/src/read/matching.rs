@@ -9,7 +9,7 @@ use super::{
 use crate::{
     map_schema::{MapSchema, OutputValue, TextKind, ValueSchema, field, key, with_example, without},
     matching::check_condition,
-    model::{ApiKeyMatch, Expression, Glob, Match, Network, ValueGlobs},
+    model::{ApiKeyMatch, ClientCertificateMatch, Expression, Glob, Match, Network, ValueGlobs},
     source::{SyntaxNode, SyntaxValue, truncate},
 };
 use std::{collections::BTreeMap, fmt};
@@ -112,12 +112,32 @@ pub(crate) static MATCH: MapSchema<Match> = MapSchema {
                     "api-key",
                     "The name and the tier of the API key.",
                     ValueSchema::Map(|| API_KEY.outline()),
-                    |reader, node, it| it.api_key = reader.api_key_match(node),
+                    |reader, node, it| {
+                        reader.add_reference(ReferenceTarget::Identity, "api-keys", node.span);
+                        let fix = "write one, as in `tier: gold`, or `name: \"*\"` for every valid key";
+                        it.api_key = reader.conditions(node, &API_KEY, fix);
+                    },
                     |it| API_KEY.write_non_empty(&it.api_key),
                 ),
                 || OutputValue::Map(vec![("tier".to_owned(), OutputValue::text("gold"))]),
             ),
             "API keys do not matter.",
+        ),
+        without(
+            with_example(
+                key(
+                    "client-cert",
+                    "The names in the client certificate, which a listener with `client-ca` has verified.",
+                    ValueSchema::Map(|| CLIENT_CERT.outline()),
+                    |reader, node, it| {
+                        let fix = "write one, as in `san: \"*.example.org\"`, or `subject: \"*\"` for every certificate";
+                        it.client_certificate = reader.conditions(node, &CLIENT_CERT, fix);
+                    },
+                    |it| CLIENT_CERT.write_non_empty(&it.client_certificate),
+                ),
+                || OutputValue::Map(vec![("san".to_owned(), OutputValue::text("*.example.org"))]),
+            ),
+            "Client certificates do not matter.",
         ),
         without(
             key(
@@ -219,6 +239,23 @@ static API_KEY: MapSchema<ApiKeyMatch> = MapSchema {
     ],
 };
 
+static CLIENT_CERT: MapSchema<ClientCertificateMatch> = MapSchema {
+    name: "client-cert",
+    required: &[],
+    keys: &[
+        without(
+            field!("subject": ValueSchema::OneOrMany(&ValueSchema::Scalar("CN=*,O=Example")), [subjects] = glob => |glob| OutputValue::text(&glob.0),
+            "The subject, as in RFC 4514, is one of these, with `*` for any text."),
+            "Certificates with any subject match.",
+        ),
+        without(
+            field!("san": ValueSchema::OneOrMany(&ValueSchema::Scalar("*.example.org")), [sans] = glob => |glob| OutputValue::text(&glob.0),
+            "A subject alternative name, which is a URI or a DNS name, is one of these, with `*` for any text."),
+            "Certificates with any name match.",
+        ),
+    ],
+};
+
 impl PolicyReader<'_> {
     pub(super) fn matching(&mut self, node: &SyntaxNode) -> Match {
         let mut matching = Match::default();
@@ -303,17 +340,16 @@ impl PolicyReader<'_> {
         claims
     }
 
-    fn api_key_match(&mut self, node: &SyntaxNode) -> ApiKeyMatch {
-        self.add_reference(ReferenceTarget::Identity, "api-keys", node.span);
-        let mut api_key = ApiKeyMatch::default();
+    /// Reads a map of conditions, which must not be empty.
+    fn conditions<T: Default>(&mut self, node: &SyntaxNode, schema: &'static MapSchema<T>, fix: &str) -> T {
+        let mut conditions = T::default();
         match &node.value {
             SyntaxValue::Map(entries) if entries.is_empty() => {
-                let fix = "write one, as in `tier: gold`, or `name: \"*\"` for every valid key";
-                self.report_error(node.span, "`api-key` without a condition", fix);
+                self.report_error(node.span, format!("`{}` without a condition", schema.name), fix);
             }
-            _ => self.read_map(node, &API_KEY, &mut api_key),
+            _ => self.read_map(node, schema, &mut conditions),
         }
-        api_key
+        conditions
     }
 
     fn values_by_name(&mut self, node: &SyntaxNode, what: &str) -> BTreeMap<String, ValueGlobs> {

@@ -98,7 +98,7 @@ fn policy_with(map: &str, key: &str, mut entries: Map<String, Value>) -> Value {
         "policy" => policy[key] = entries[key].clone(),
         "adaptive" | "bandwidth" | "breaker" | "charge" | "cost" | "key" | "match" | "on-limit"
         | "priority" | "queue" | "scale" | "settle" | "while-failing" => rule(map, entries),
-        "api-key" => rule("match", json!({ map: entries })),
+        "api-key" | "client-cert" => rule("match", json!({ map: entries })),
         "tiers" => policy["rules"] = json!([{ "name": "a", "tiers": entries }]),
         "fallback" => rule("on-limit", json!({ "fallback": entries })),
         "rule" => policy["rules"] = json!([entries]),

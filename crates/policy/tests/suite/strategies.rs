@@ -13,7 +13,7 @@ use tidegate_policy::model::*;
 use tidegate_rule::{
     HeaderStyle, Mode,
     body::JsonPointer,
-    request::{DuplicateKeys, MissingKey},
+    request::{CertificateName, DuplicateKeys, MissingKey},
 };
 use tidegate_testkit::strategy::any_sample;
 
@@ -259,9 +259,13 @@ fn values<N: Ord + Debug + 'static>(keys: BoxedStrategy<N>) -> BoxedStrategy<BTr
     proptest::collection::btree_map(keys, values, 0..3).boxed()
 }
 
-fn api_key_matches() -> BoxedStrategy<ApiKeyMatch> {
+fn credential_matches() -> BoxedStrategy<(ApiKeyMatch, ClientCertificateMatch)> {
     let globs = || vec(texts().prop_map(Glob), 0..3);
-    (globs(), globs()).prop_map(|(names, tiers)| ApiKeyMatch { names, tiers }).boxed()
+    (globs(), globs(), globs(), globs())
+        .prop_map(|(names, tiers, subjects, sans)| {
+            (ApiKeyMatch { names, tiers }, ClientCertificateMatch { subjects, sans })
+        })
+        .boxed()
 }
 
 /// The listener that a match may name.
@@ -275,32 +279,31 @@ fn plain_matches() -> BoxedStrategy<Match> {
         hosts,
         values(tokens()),
         values(names()),
-        (values(names()), values(names()), values(pointers()), api_key_matches()),
+        (values(names()), values(names()), values(pointers()), credential_matches()),
         networks(),
         vec(Just(LISTENER.to_owned()), 0..2),
         option::of(expressions()),
     )
-        .prop_map(
-            |(methods, paths, hosts, headers, queries, more, clients, listeners, when)| {
-                let (cookies, descriptor, claims, api_key) = more;
-                Match {
-                    methods,
-                    paths,
-                    hosts,
-                    headers,
-                    queries,
-                    cookies,
-                    descriptor,
-                    claims,
-                    api_key,
-                    clients,
-                    listeners,
-                    not: None,
-                    any: Vec::new(),
-                    when,
-                }
-            },
-        )
+        .prop_map(|(methods, paths, hosts, headers, queries, more, clients, listeners, when)| {
+            let (cookies, descriptor, claims, (api_key, client_certificate)) = more;
+            Match {
+                methods,
+                paths,
+                hosts,
+                headers,
+                queries,
+                cookies,
+                descriptor,
+                claims,
+                api_key,
+                client_certificate,
+                clients,
+                listeners,
+                not: None,
+                any: Vec::new(),
+                when,
+            }
+        })
         .boxed()
 }
 
@@ -374,6 +377,7 @@ fn keys(more: Vec<KeyPart>) -> BoxedStrategy<KeySpec> {
         pointers().prop_map(KeyPart::Body),
         pointers().prop_map(KeyPart::Jwt),
         select(vec![ApiKeyPart::Name, ApiKeyPart::Tier]).prop_map(KeyPart::ApiKey),
+        select(vec![CertificateName::Subject, CertificateName::San]).prop_map(KeyPart::ClientCertificate),
         expressions().prop_map(KeyPart::Cel),
         select([vec![KeyPart::Path], more].concat()),
     ];

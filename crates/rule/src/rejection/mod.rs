@@ -94,6 +94,11 @@ impl RejectionResponse {
             .header("www-authenticate", challenge)
     }
 
+    /// The response to a request without a client certificate: 403, because no challenge asks for one.
+    pub fn no_client_certificate() -> Self {
+        Self::forbidden("The connection has no client certificate.")
+    }
+
     /// The response to a request from an address that sent too many invalid credentials: 429.
     pub fn invalid_credentials(wait: Duration) -> Self {
         let detail = "This address sent too many invalid credentials.";

@@ -1,6 +1,6 @@
 //! The heads of requests and responses.
 
-use super::DescriptorHead;
+use super::{ClientCertificate, DescriptorHead};
 use crate::{RequestContext, body::BodyValues};
 use std::{any::Any, net::IpAddr};
 
@@ -41,6 +41,11 @@ pub trait RequestHead {
 
     /// The name of the listener of the connection; `None` if listeners have no names.
     fn listener(&self) -> Option<&str> {
+        None
+    }
+
+    /// The verified certificate of the client of the connection; `None` if it has none, or the framework does not provide it.
+    fn client_certificate(&self) -> Option<&ClientCertificate> {
         None
     }
 

@@ -9,7 +9,9 @@
 //! # Ok::<(), tidegate_core::SettingError>(())
 //! ```
 
-use super::{AddressKey, KeyValue, MissingPeerWarning, RequestHead, TrustedProxies, cookie, query};
+use super::{
+    AddressKey, CertificateName, KeyValue, MissingPeerWarning, RequestHead, TrustedProxies, cookie, query,
+};
 use crate::{RequestContext, body::JsonPointer};
 use std::{borrow::Cow, fmt, net::IpAddr, sync::Arc};
 use tidegate_core::SettingError;
@@ -68,6 +70,7 @@ enum KeySource {
     Query(Arc<str>, DuplicateKeys),
     Descriptor(Arc<str>, DuplicateKeys),
     Body(Arc<JsonPointer>),
+    ClientCertificate(CertificateName),
     Host,
     Method,
     Path,
@@ -136,6 +139,11 @@ pub fn descriptor(name: impl Into<Arc<str>>) -> RequestKey {
 /// [`RequestHead::body`].
 pub fn body(pointer: JsonPointer) -> RequestKey {
     RequestKey { source: KeySource::Body(Arc::new(pointer)) }
+}
+
+/// A name in the verified certificate of the client of a TLS connection. Requests of other connections have none.
+pub fn client_certificate(name: CertificateName) -> RequestKey {
+    RequestKey { source: KeySource::ClientCertificate(name) }
 }
 
 /// The requested host, in lower case, without a port.
@@ -330,6 +338,7 @@ impl KeySource {
             Self::Body(pointer) => {
                 Some(head.body()?.get(pointer)?.to_text()).filter(|text| !text.is_empty()).map(KeyValue::Text)
             }
+            Self::ClientCertificate(name) => head.client_certificate()?.name(*name).map(KeyValue::from),
             Self::Host => head.host().and_then(normalize_host).map(KeyValue::Text),
             Self::Method | Self::Path | Self::Route if head.descriptor().is_some() => None,
             Self::Method => Some(head.method().into()),
@@ -412,6 +421,7 @@ impl fmt::Debug for RequestKey {
             KeySource::Query(name, _) => write!(f, "query {name}"),
             KeySource::Descriptor(name, _) => write!(f, "descriptor {name}"),
             KeySource::Body(pointer) => write!(f, "body {pointer}"),
+            KeySource::ClientCertificate(name) => write!(f, "client certificate {name:?}"),
             KeySource::Host => f.write_str("host"),
             KeySource::Method => f.write_str("method"),
             KeySource::Path => f.write_str("path"),

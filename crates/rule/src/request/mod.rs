@@ -1,6 +1,7 @@
 //! Requests as rules see them, independent of frameworks.
 
 mod address;
+mod client_certificate;
 mod cookie;
 mod descriptor;
 mod forwarded;
@@ -12,6 +13,7 @@ mod query;
 mod trusted_proxies;
 
 pub use address::AddressKey;
+pub use client_certificate::{CertificateName, ClientCertificate};
 pub use cookie::for_each_cookie;
 pub use descriptor::DescriptorHead;
 pub use head::{RequestHead, ResponseHead};

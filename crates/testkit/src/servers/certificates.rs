@@ -33,6 +33,10 @@ basicConstraints = critical, CA:FALSE
 keyUsage = critical, digitalSignature
 extendedKeyUsage = serverAuth, clientAuth
 subjectAltName = DNS:localhost, IP:127.0.0.1
+[client]
+basicConstraints = critical, CA:FALSE
+keyUsage = critical, digitalSignature
+extendedKeyUsage = clientAuth
 ";
 
 impl Certificates {
@@ -51,6 +55,25 @@ impl Certificates {
             certificate: directory.join("server.crt"),
             key: directory.join("server.key"),
         })
+    }
+
+    /// Creates a client certificate in the same directory: the certificate, and its private key. `subject` is as in
+    /// `/O=Example/CN=ada`, and `sans` as in `URI:spiffe://example.org/ada`, or empty.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `openssl` fails.
+    pub fn create_client(&self, name: &str, subject: &str, sans: &str) -> Result<(PathBuf, PathBuf), String> {
+        let directory = self.authority.parent().ok_or("no directory")?;
+        let sans_extension = format!("subjectAltName = {sans}");
+        let mut how =
+            vec!["-CA", "authority.crt", "-CAkey", "authority.key", "-extensions", "client", "-utf8"];
+        how.extend(["-subj", subject]);
+        if !sans.is_empty() {
+            how.extend(["-addext", &sans_extension]);
+        }
+        sign(directory, &how, name)?;
+        Ok((directory.join(format!("{name}.crt")), directory.join(format!("{name}.key"))))
     }
 }
 
