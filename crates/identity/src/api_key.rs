@@ -187,9 +187,11 @@ impl ApiKeyFile {
 /// Finds the API key of a request, and its entry.
 pub struct ApiKeyAuthenticator {
     source: CredentialSource,
-    keys: ArcSwap<HashMap<KeyHash, KnownKey, foldhash::quality::RandomState>>,
+    keys: ArcSwap<KnownKeys>,
     clock: Clock,
 }
+
+type KnownKeys = HashMap<KeyHash, KnownKey, foldhash::quality::RandomState>;
 
 struct KnownKey {
     key: Arc<ApiKey>,
@@ -234,31 +236,36 @@ impl ApiKeyAuthenticator {
         let secret = match self.source.find(head) {
             FoundCredential::Missing => return Ok(None),
             FoundCredential::Several => return Err(ApiKeyError::Several),
-            FoundCredential::One(secret) if secret.len() > MAX_KEY_LENGTH => {
-                return Err(ApiKeyError::Unknown);
-            }
             FoundCredential::One(secret) => secret,
         };
         let keys = self.keys.load();
-        let known = keys.get(&hash(&secret)).ok_or(ApiKeyError::Unknown)?;
-        let now = self.clock.now().to_duration().as_secs();
-        if known.key.expires.is_some_and(|expires| now >= expires) {
-            return Err(ApiKeyError::Expired);
-        }
+        let known = find(&keys, &secret).ok_or(ApiKeyError::Unknown)?;
+        let key = self.check_expiry(known)?;
         known.was_used.store(true, Ordering::Relaxed);
-        Ok(Some(known.key.clone()))
+        Ok(Some(key))
     }
 
-    /// Whether a request has a key that was not accepted before.
-    pub fn must_verify(&self, head: &dyn RequestHead) -> bool {
+    /// Like [`authenticate`](Self::authenticate): `None` if the request has a key that was not accepted before, or several.
+    pub fn authenticate_known(
+        &self,
+        head: &dyn RequestHead,
+    ) -> Option<Result<Option<Arc<ApiKey>>, ApiKeyError>> {
         match self.source.find(head) {
-            FoundCredential::Missing | FoundCredential::Several => false,
+            FoundCredential::Missing => Some(Ok(None)),
+            FoundCredential::Several => None,
             FoundCredential::One(secret) => {
                 let keys = self.keys.load();
-                let known = keys.get(&hash(&secret));
-                secret.len() > MAX_KEY_LENGTH
-                    || !known.is_some_and(|known| known.was_used.load(Ordering::Relaxed))
+                let known = find(&keys, &secret).filter(|known| known.was_used.load(Ordering::Relaxed))?;
+                Some(self.check_expiry(known).map(Some))
             }
+        }
+    }
+
+    fn check_expiry(&self, known: &KnownKey) -> Result<Arc<ApiKey>, ApiKeyError> {
+        let now = self.clock.now().to_duration().as_secs();
+        match known.key.expires.is_some_and(|expires| now >= expires) {
+            true => Err(ApiKeyError::Expired),
+            false => Ok(known.key.clone()),
         }
     }
 
@@ -281,6 +288,13 @@ impl fmt::Debug for ApiKeyAuthenticator {
             .field("source", &self.source)
             .field("keys", &self.keys.load().len())
             .finish_non_exhaustive()
+    }
+}
+
+fn find<'k>(keys: &'k KnownKeys, secret: &str) -> Option<&'k KnownKey> {
+    match secret.len() > MAX_KEY_LENGTH {
+        true => None,
+        false => keys.get(&hash(secret)),
     }
 }
 

@@ -14,7 +14,7 @@ pub enum InvalidCredential {
 }
 
 impl InvalidCredential {
-    /// All reasons, in the order of the metrics.
+    /// All reasons.
     pub const REASONS: [&'static str; 13] = [
         "expired",
         "not-yet-valid",

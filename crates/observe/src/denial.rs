@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderValue};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tidegate_core::{Decision, Micros, Outcome, Quota, Retry, Utc};
-use tidegate_policy::compile::{PolicyRejection, RejectReason};
+use tidegate_policy::compile::{CredentialProblem, PolicyRejection, RejectReason};
 
 /// The id of a denial record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub struct DenialRecord {
     /// The rule that denied it; `None` for a ban by an operator.
     pub rule: Option<Arc<str>>,
     pub(crate) reason: DenialKind,
+    /// Why it has no valid credential, if that is the reason.
+    pub(crate) credential: Option<CredentialProblem>,
     /// The key of the rule.
     pub(crate) key: Option<KeyLabel>,
     pub(crate) client: Option<KeyLabel>,
@@ -101,6 +103,7 @@ impl DenialRecord {
             "time": Utc::from(self.at).to_string(),
             "rule": self.rule.as_deref(),
             "reason": self.reason.name(),
+            "credential": self.credential.map(CredentialProblem::reason),
             "key": self.key.as_ref().map(KeyLabel::text),
             "key-hashed": self.key.as_ref().is_some_and(KeyLabel::is_hashed),
             "client": self.client.as_ref().map(KeyLabel::text),
@@ -141,7 +144,10 @@ impl DenialRecord {
                 None => "later".to_owned(),
             },
             (DenialKind::NoKey, _) => "when the request has the key of the rule".to_owned(),
-            (DenialKind::Unauthenticated, _) => "when the request has a valid credential".to_owned(),
+            (DenialKind::Unauthenticated, _) => match after {
+                Some(after) => format!("after {after}, when its address may send another new credential"),
+                None => "when the request has a valid credential".to_owned(),
+            },
             (DenialKind::DenyListed, _) => "when a list allows the client".to_owned(),
             (DenialKind::Banned, _) => match after {
                 Some(after) => format!("after {after}, when the ban ends"),
@@ -179,7 +185,10 @@ impl DenialRecord {
             }
             (DenialKind::Limited, None) => format!("{key} exceeds its quota"),
             (DenialKind::NoKey, _) => "the request has no key".to_owned(),
-            (DenialKind::Unauthenticated, _) => "the request has no valid credential".to_owned(),
+            (DenialKind::Unauthenticated, _) => {
+                let problem = self.credential.unwrap_or(CredentialProblem::Missing);
+                format!("the request has {problem}")
+            }
             (DenialKind::DenyListed, _) => "a list denies the client".to_owned(),
             (DenialKind::Banned, _) => format!("{key} is banned"),
             (DenialKind::Overloaded, _) => {

@@ -195,7 +195,7 @@ impl Snapshot {
         [requests, tokens, bodies]
     }
 
-    fn rule_metrics(&self) -> [MetricFamily; 10] {
+    fn rule_metrics(&self) -> [MetricFamily; 11] {
         let mut modes = MetricFamily::gauge("tidegate_rule_mode", "The mode of each rule; always 1.");
         let mut shares = MetricFamily::gauge(
             "tidegate_rule_enforced_ratio",
@@ -232,6 +232,13 @@ impl Snapshot {
                 PolicyPart::Route(index) => failures.add(&[("route", &*index.to_string())], count),
             }
         }
+        let mut invalid = MetricFamily::counter(
+            "tidegate_invalid_credentials_total",
+            "Tokens and API keys that were not accepted, by reason; limited were not verified, because their address sent too many.",
+        );
+        for (reason, count) in self.config.gate.invalid_credentials() {
+            invalid.add(&[("reason", reason)], count);
+        }
         for rule in self.config.gate.views() {
             let name = [("rule", rule.name())];
             modes.add(&[name[0], ("mode", mode_name(rule.mode()))], 1_u64);
@@ -255,7 +262,7 @@ impl Snapshot {
                 rejected.add(&name, breaker.rejected);
             }
         }
-        [modes, shares, limits, rates, queues, adaptive, in_flight, breakers, rejected, failures]
+        [modes, shares, limits, rates, queues, adaptive, in_flight, breakers, rejected, failures, invalid]
     }
 
     fn table_metrics(&self) -> [MetricFamily; 4] {

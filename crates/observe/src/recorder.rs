@@ -95,6 +95,7 @@ impl RequestRecorder {
         self.record_request_denial(gate, head, |denial| DenialRecord {
             rule: Some(rejection.rule.clone()),
             reason: DenialKind::from_rejection(rejection),
+            credential: rejection.credential,
             key: key.map(|key| self.key_label(gate, &rejection.rule, &key)),
             cost: view.map_or(1, |rule| rule.cost_of(head)),
             decision: rejection.decision,
@@ -255,6 +256,7 @@ impl RequestRecorder {
             at,
             rule: None,
             reason: DenialKind::Banned,
+            credential: None,
             key: None,
             client: None,
             method: None,

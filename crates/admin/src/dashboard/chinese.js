@@ -150,6 +150,7 @@ export const CHINESE = {
   'quota exceeded': '超出配额',
   'no key in the request': '请求缺少限流键',
   'no valid credential': '没有有效凭证',
+  Credential: '凭证',
   'denied by a list': '名单不放行',
   banned: '已封禁',
   'circuit breaker, concurrency limit or load': '熔断、并发数超限或负载过高',

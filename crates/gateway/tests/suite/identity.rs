@@ -6,6 +6,7 @@ use crate::{
 };
 use http::{Request, Response};
 use hyper::body::Incoming;
+use serde_json::Value;
 use std::{
     fs,
     sync::{Arc, Mutex},
@@ -207,6 +208,75 @@ async fn changed_key_file_is_reloaded() {
     let error = gateway.reload().await.unwrap_err();
     assert!(error.contains("key set without `keys`") && error.contains("jwks.json"), "{error}");
     assert_eq!(status(&gateway, &with_new).await, 200);
+    gateway.stop().await;
+}
+
+async fn last_denial(gateway: &AdminGateway) -> Value {
+    let list = gateway.admin_request("GET", "/api/v1/denials?limit=1", "").await.body;
+    serde_json::from_str::<Value>(&list).unwrap()["denials"][0].take()
+}
+
+#[tokio::test]
+async fn invalid_credentials_are_counted_by_reason() {
+    let server = TestBackend::start_echo().await;
+    let (own, other) = (issuer("ES256", "one"), issuer("ES256", "two"));
+    let impostor = issuer("ES256", "one");
+    let mut file = ApiKeyFile::default();
+    let expired_key = file.add("old", None, 0, Some(1)).unwrap();
+    let text = format!(
+        "listen: 127.0.0.1:0\nadmin: {{ listen: 127.0.0.1:0 }}\nupstreams: {{ app: 'http://{}' }}\nroutes: app\n\
+         observe: {{ denials: 100 }}\n\
+         identity: {{ jwt: {{ keys: jwks.json, issuer: us, audience: api }}, api-keys: keys.json, invalid-quota: 13 per 1000h }}\n\
+         rules: [{{ name: users, key: {{ first: [jwt sub, api-key] }}, quota: 99/h, missing: reject }}, {{ name: match, match: {{ jwt: {{ sub: a }} }}, deny: all }}]\n",
+        server.address
+    );
+    let files = [("jwks.json", &*own.key_set()), ("keys.json", &file.to_json())];
+    let gateway = AdminGateway::start_with_files(&text, &files, Rules::new());
+    let token = |claims: &str| format!("authorization: Bearer {}\r\n", own.sign(claims));
+    let valid = r#""iss":"us","aud":"api""#;
+    let unsigned = own.sign_with_header(r#"{"alg":"none"}"#, "{}");
+    let cases = [
+        ("expired", token(&format!(r#"{{{valid},"exp":1000000000}}"#))),
+        ("not-yet-valid", token(&format!(r#"{{{valid},"nbf":4102444000,{EXPIRY}}}"#))),
+        ("no-expiry", token(&format!("{{{valid}}}"))),
+        ("wrong-signature", bearer(&impostor, valid)),
+        ("unknown-key", bearer(&other, valid)),
+        ("wrong-algorithm", format!("authorization: Bearer {unsigned}\r\n")),
+        ("wrong-issuer", bearer(&own, r#""iss":"them","aud":"api""#)),
+        ("wrong-audience", bearer(&own, r#""iss":"us","aud":"web""#)),
+        ("malformed", "authorization: Bearer a.b\r\n".to_owned()),
+        ("too-large", format!("authorization: Bearer {}\r\n", "a".repeat(20_000))),
+        ("several", format!("{0}{0}", bearer(&own, valid))),
+        ("unknown-api-key", "x-api-key: guess\r\n".to_owned()),
+        ("expired-api-key", format!("x-api-key: {expired_key}\r\n")),
+        ("missing", String::new()),
+    ];
+    for (reason, header) in &cases {
+        assert_eq!(status(&gateway, header).await, 401, "{reason}");
+        let denial = last_denial(&gateway).await;
+        assert_eq!(denial["credential"], *reason, "{denial}");
+        let summary = denial["summary"].as_str().unwrap();
+        assert!(summary.starts_with("Denied by rule `users`: the request has no valid credential"), "{summary}");
+    }
+    // The quota of the address has one left: an unknown key is no guess.
+    for (header, expected) in [("authorization: Bearer a.b\r\n", 401), ("authorization: Bearer a.b\r\n", 429)] {
+        assert_eq!(status(&gateway, header).await, expected);
+    }
+    let denial = last_denial(&gateway).await;
+    assert_eq!(denial["credential"], "limited", "{denial}");
+    let metrics = gateway.metrics().await;
+    for (reason, count) in cases.iter().map(|(reason, _)| (*reason, 1)).chain([("limited", 1)]) {
+        let count = match reason {
+            "missing" => continue,
+            "malformed" => 2,
+            _ => count,
+        };
+        let series = format!(r#"tidegate_invalid_credentials_total{{reason="{reason}"}} {count}"#);
+        assert!(metrics.contains(&series), "{series}: {metrics}");
+    }
+    // The counters stay when the policy changes.
+    gateway.reload().await.unwrap();
+    assert!(gateway.metrics().await.contains(r#"reason="expired"} 1"#));
     gateway.stop().await;
 }
 

@@ -34,18 +34,28 @@ impl JwtAuthenticator {
         match self.source.find(head) {
             FoundCredential::Missing => Ok(None),
             FoundCredential::Several => Err(JwtError::Several),
+            FoundCredential::One(token) => self.verifier.verify(&token, self.now()).map(Some),
+        }
+    }
+
+    /// Like [`authenticate`](Self::authenticate), without verifying a signature: `None` if the request has a token that was not
+    /// verified before, or several.
+    pub fn authenticate_known(
+        &self,
+        head: &dyn RequestHead,
+    ) -> Option<Result<Option<Arc<JwtClaims>>, JwtError>> {
+        match self.source.find(head) {
+            FoundCredential::Missing => Some(Ok(None)),
+            FoundCredential::Several => None,
             FoundCredential::One(token) => {
-                self.verifier.verify(&token, self.clock.now().to_duration().as_secs()).map(Some)
+                self.verifier.verify_known(&token, self.now()).map(|known| known.map(Some))
             }
         }
     }
 
-    /// Whether a request has a token that was not verified before.
-    pub fn must_verify(&self, head: &dyn RequestHead) -> bool {
-        match self.source.find(head) {
-            FoundCredential::Missing | FoundCredential::Several => false,
-            FoundCredential::One(token) => !self.verifier.is_cached(&token),
-        }
+    /// In seconds since 1970.
+    fn now(&self) -> u64 {
+        self.clock.now().to_duration().as_secs()
     }
 
     /// A claim as the key of a rule. Requests without a valid token, and without the claim, have no key.

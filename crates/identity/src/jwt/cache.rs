@@ -1,6 +1,6 @@
 //! Verified tokens, so that a token is verified once and not with each request.
 
-use super::claims::JwtClaims;
+use super::{JwtError, claims::JwtClaims};
 use foldhash::quality::RandomState;
 use std::{
     hash::BuildHasher as _,
@@ -14,6 +14,19 @@ pub(super) struct VerifiedToken {
     pub(super) not_before: u64,
     pub(super) expires: u64,
     pub(super) claims: Arc<JwtClaims>,
+}
+
+impl VerifiedToken {
+    /// The claims, if the token is valid at this time in seconds since 1970.
+    pub(super) fn claims_at(&self, now: u64) -> Result<Arc<JwtClaims>, JwtError> {
+        if now >= self.expires {
+            return Err(JwtError::Expired);
+        }
+        match now < self.not_before {
+            true => Err(JwtError::NotYetValid),
+            false => Ok(self.claims.clone()),
+        }
+    }
 }
 
 /// A table of fixed size. A new token replaces another one of its bucket.

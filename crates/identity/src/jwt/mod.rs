@@ -124,26 +124,19 @@ impl JwtVerifier {
     /// Returns the claims of a valid token. `now` is the time since 1970 in seconds.
     pub fn verify(&self, token: &str, now: u64) -> Result<Arc<JwtClaims>, JwtError> {
         let state = self.state.load();
-        let verified = match state.cache.get(token) {
-            Some(verified) => verified,
+        match state.cache.get(token) {
+            Some(verified) => verified.claims_at(now),
             None => {
                 let verified = Arc::new(self.verify_signature(token, &state.keys)?);
                 state.cache.insert(verified.clone());
-                verified
+                verified.claims_at(now)
             }
-        };
-        if now >= verified.expires {
-            return Err(JwtError::Expired);
         }
-        if now < verified.not_before {
-            return Err(JwtError::NotYetValid);
-        }
-        Ok(verified.claims.clone())
     }
 
-    /// Whether the token was verified before, and is in the cache.
-    pub fn is_cached(&self, token: &str) -> bool {
-        self.state.load().cache.get(token).is_some()
+    /// Like [`verify`](Self::verify), for a token whose signature was verified before and is in the cache; `None` for others.
+    pub fn verify_known(&self, token: &str, now: u64) -> Option<Result<Arc<JwtClaims>, JwtError>> {
+        self.state.load().cache.get(token).map(|verified| verified.claims_at(now))
     }
 
     /// The number of tokens whose key was not in the set. If it grows, the set may have changed at its source.

@@ -85,13 +85,16 @@ fn only_keys_that_were_accepted_before_are_known() {
     let secret = file.add("acme", None, 10, None).unwrap();
     let (keys, _) = authenticator(&file);
     let with_key = request("x-api-key", &[&secret]);
-    assert!(keys.must_verify(&with_key));
+    assert!(keys.authenticate_known(&with_key).is_none());
     assert!(keys.authenticate(&with_key).is_ok());
-    assert!(!keys.must_verify(&with_key));
+    let is_known =
+        |keys: &ApiKeyAuthenticator| matches!(keys.authenticate_known(&with_key), Some(Ok(Some(_))));
+    assert!(is_known(&keys));
     keys.set_keys(file);
-    assert!(!keys.must_verify(&with_key), "forgotten after a reload");
-    assert!(keys.must_verify(&request("x-api-key", &["guess"])));
-    assert!(!keys.must_verify(&TestRequest::default()));
+    assert!(is_known(&keys), "forgotten after a reload");
+    assert!(keys.authenticate_known(&request("x-api-key", &["guess"])).is_none());
+    assert!(keys.authenticate_known(&request("x-api-key", &[&secret, &secret])).is_none());
+    assert_eq!(keys.authenticate_known(&TestRequest::default()), Some(Ok(None)));
 }
 
 #[test]

@@ -86,10 +86,10 @@ fn token_is_read_from_each_source() {
     ];
     for (source, request) in cases {
         let authenticator = authenticator(source.clone(), &issuer);
-        assert!(authenticator.must_verify(&request), "{source:?}");
+        assert!(authenticator.authenticate_known(&request).is_none(), "{source:?}");
         let claims = authenticator.authenticate(&request).unwrap().unwrap();
         assert_eq!(claims.get(&"/sub".parse().unwrap()).as_deref(), Some("ada"), "{source:?}");
-        assert!(!authenticator.must_verify(&request), "{source:?}");
+        assert!(authenticator.authenticate_known(&request).unwrap().unwrap().is_some(), "{source:?}");
         assert!(authenticator.authenticate(&TestRequest::default()).unwrap().is_none(), "{source:?}");
     }
 }
@@ -117,6 +117,8 @@ fn several_tokens_are_rejected() {
     let authenticator = authenticator(CredentialSource::default(), &issuer);
     let several = request("authorization", &[&token, &token]);
     assert_eq!(authenticator.authenticate(&several).unwrap_err(), JwtError::Several);
+    assert!(authenticator.authenticate_known(&several).is_none());
+    assert!(authenticator.authenticate_known(&TestRequest::default()).unwrap().unwrap().is_none());
     let with_other_scheme = request("authorization", &["Basic eDp5", &token]);
     assert!(authenticator.authenticate(&with_other_scheme).unwrap().is_some());
 }

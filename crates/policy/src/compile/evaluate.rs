@@ -9,7 +9,7 @@
 use super::{
     PolicyGate, PolicyGateInner,
     guards::{CompiledRule, GuardPermit, GuardRejection},
-    identity::{CredentialKinds, Unauthenticated},
+    identity::{CredentialKinds, CredentialProblem, Unauthenticated},
     reject::{RejectAction, RejectionKey, RenderedDenial},
 };
 use crate::matching::RequestView;
@@ -69,6 +69,8 @@ pub struct PolicyRejection {
     pub index: usize,
     /// The reason.
     pub reason: RejectReason,
+    /// Why it has no valid credential, if that is the reason.
+    pub credential: Option<CredentialProblem>,
     /// The action of the rule.
     pub action: RejectAction,
     /// The maximum age of a cached response that is sent instead, if the rule declares one. `None` if the client is denied.
@@ -457,6 +459,14 @@ impl RuleRejection {
         }
     }
 
+    fn credential_problem(&self) -> Option<CredentialProblem> {
+        match self {
+            Self::Unauthenticated(unauthenticated) => Some(unauthenticated.problem),
+            Self::InvalidCredentials(_) => Some(CredentialProblem::Limited),
+            Self::DuplicateKey | Self::Access(_) | Self::Guard(_) | Self::Limit(_) => None,
+        }
+    }
+
     #[cold]
     fn to_policy_rejection(
         &self,
@@ -474,7 +484,7 @@ impl RuleRejection {
         };
         let action = match self {
             Self::DuplicateKey => action_of(RejectionResponse::duplicate_key()),
-            Self::Unauthenticated(Unauthenticated { challenge }) => action_of(match challenge {
+            Self::Unauthenticated(Unauthenticated { challenge, .. }) => action_of(match challenge {
                 Some(challenge) => RejectionResponse::unauthorized(challenge),
                 None => RejectionResponse::no_client_certificate(),
             }),
@@ -522,6 +532,7 @@ impl RuleRejection {
             rule: name.unwrap_or_else(|| rule.map_or("", CompiledRule::name).into()),
             index,
             reason: self.reason(),
+            credential: self.credential_problem(),
             action,
             max_cache_age: rule
                 .filter(|_| self.reason().is_temporary())

@@ -7,19 +7,21 @@ use crate::{
 };
 use std::{
     cell::{Cell, OnceCell},
+    fmt,
     fs::File,
     io::{self, Read as _},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 use tidegate_core::{Micros, Quota, SettingError};
 use tidegate_identity::{
     InvalidCredential,
     api_key::{ApiKey, ApiKeyAuthenticator, ApiKeyFile, MAX_API_KEY_FILE_SIZE},
-    jwt::{
-        JwtAlgorithm, JwtAuthenticator, JwtClaims, JwtKeySet, JwtSettings, JwtVerifier, MAX_KEY_SET_SIZE,
-    },
+    jwt::{JwtAlgorithm, JwtAuthenticator, JwtClaims, JwtKeySet, JwtSettings, JwtVerifier, MAX_KEY_SET_SIZE},
 };
 use tidegate_limiter::{Capacity, Limiter};
 use tidegate_rule::request::{KeyValue, RequestHead, RequestKey};
@@ -33,6 +35,7 @@ pub(crate) struct CompiledIdentity {
     /// Counts the invalid credentials of each client address.
     invalid: Limiter,
     client: RequestKey,
+    counts: Arc<ProblemCounts>,
 }
 
 #[derive(Clone, Debug)]
@@ -63,6 +66,7 @@ pub(crate) struct CredentialKinds {
 pub(crate) struct Unauthenticated {
     /// The value of `WWW-Authenticate` (RFC 6750); `None` if only a client certificate is accepted.
     pub(crate) challenge: Option<&'static str>,
+    pub(crate) problem: CredentialProblem,
 }
 
 /// The results of the verification of the credentials of a request, so that rules and routes verify each one once.
@@ -70,7 +74,65 @@ pub(crate) struct Unauthenticated {
 pub(crate) struct CredentialResults {
     jwt: OnceCell<CredentialResult<JwtClaims>>,
     api_key: OnceCell<CredentialResult<ApiKey>>,
-    is_counted: Cell<bool>,
+    is_jwt_recorded: Cell<bool>,
+    is_api_key_recorded: Cell<bool>,
+    is_guess_counted: Cell<bool>,
+}
+
+/// Why a request has no valid credential.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CredentialProblem {
+    /// It has none.
+    Missing,
+    /// It has an invalid one.
+    Invalid(InvalidCredential),
+    /// It was not verified, because its address sent too many invalid ones.
+    Limited,
+}
+
+impl CredentialProblem {
+    const LIMITED: &'static str = "limited";
+
+    /// The reason, as in metrics.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Invalid(invalid) => invalid.reason(),
+            Self::Limited => Self::LIMITED,
+        }
+    }
+}
+
+/// Completes the sentence `the request has …`.
+impl fmt::Display for CredentialProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing => f.write_str("no valid credential"),
+            Self::Invalid(invalid) => write!(f, "no valid credential: {invalid}"),
+            Self::Limited => {
+                f.write_str("an unverified credential, because its address sent too many invalid ones")
+            }
+        }
+    }
+}
+
+/// The number of problems by reason: those of [`InvalidCredential::REASONS`], and then [`CredentialProblem::Limited`].
+#[derive(Debug, Default)]
+struct ProblemCounts {
+    counts: [AtomicU64; InvalidCredential::REASONS.len() + 1],
+}
+
+impl ProblemCounts {
+    fn reasons() -> impl Iterator<Item = &'static str> {
+        InvalidCredential::REASONS.into_iter().chain([CredentialProblem::LIMITED])
+    }
+
+    fn record(&self, problem: CredentialProblem) {
+        let reason = problem.reason();
+        if let Some((_, count)) = Self::reasons().zip(&self.counts).find(|(known, _)| *known == reason) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 }
 
 /// The result of the verification of a credential.
@@ -78,23 +140,38 @@ pub(crate) enum CredentialResult<T> {
     /// The request has none.
     Missing,
     Valid(Arc<T>),
-    Invalid(InvalidCredential),
+    /// It is a guess if it was not accepted before.
+    Invalid {
+        reason: InvalidCredential,
+        is_guess: bool,
+    },
     /// It was not verified, because its address sent too many invalid ones. The next attempt is possible after this time.
     Unverified(Duration),
 }
 
 impl<T> CredentialResult<T> {
-    fn invalid(&self) -> Option<InvalidCredential> {
+    /// The result for a credential that is no guess.
+    fn known<E: Into<InvalidCredential>>(result: Result<Option<Arc<T>>, E>) -> Self {
+        match result {
+            Ok(None) => Self::Missing,
+            Ok(Some(credential)) => Self::Valid(credential),
+            Err(error) => Self::Invalid { reason: error.into(), is_guess: false },
+        }
+    }
+
+    /// Why the credential is not accepted, and whether it counts as a guess.
+    fn problem(&self) -> Option<(CredentialProblem, bool)> {
         match self {
-            Self::Invalid(reason) => Some(*reason),
-            Self::Missing | Self::Valid(_) | Self::Unverified(_) => None,
+            Self::Missing | Self::Valid(_) => None,
+            Self::Invalid { reason, is_guess } => Some((CredentialProblem::Invalid(*reason), *is_guess)),
+            Self::Unverified(_) => Some((CredentialProblem::Limited, false)),
         }
     }
 
     fn check_verified(&self) -> Result<(), Duration> {
         match self {
             Self::Unverified(wait) => Err(*wait),
-            Self::Missing | Self::Valid(_) | Self::Invalid(_) => Ok(()),
+            Self::Missing | Self::Valid(_) | Self::Invalid { .. } => Ok(()),
         }
     }
 }
@@ -182,7 +259,10 @@ impl CompiledIdentity {
             None => build_limiter(source.invalid_quota, compiler),
         };
         match invalid {
-            Ok(invalid) => Some(Arc::new(Self { source: source.clone(), jwt, api_keys, invalid, client })),
+            Ok(invalid) => {
+                let counts = before.map(|before| before.counts.clone()).unwrap_or_default();
+                Some(Arc::new(Self { source: source.clone(), jwt, api_keys, invalid, client, counts }))
+            }
             Err(error) => {
                 record(&["identity", "invalid-quota"], Err(error));
                 None
@@ -222,7 +302,11 @@ impl CompiledIdentity {
     pub(crate) fn claims<'v>(&self, view: &'v RequestView<'_>) -> &'v CredentialResult<JwtClaims> {
         view.credentials().jwt.get_or_init(|| {
             let Some(jwt) = self.jwt() else { return CredentialResult::Missing };
-            self.verify(view.head(), jwt.must_verify(view.head()), |head| jwt.authenticate(head))
+            let head = view.head();
+            match jwt.authenticate_known(head) {
+                Some(known) => CredentialResult::known(known),
+                None => self.verify(head, || jwt.authenticate(head)),
+            }
         })
     }
 
@@ -230,28 +314,31 @@ impl CompiledIdentity {
     pub(crate) fn api_key<'v>(&self, view: &'v RequestView<'_>) -> &'v CredentialResult<ApiKey> {
         view.credentials().api_key.get_or_init(|| {
             let Some(keys) = self.api_keys() else { return CredentialResult::Missing };
-            self.verify(view.head(), keys.must_verify(view.head()), |head| keys.authenticate(head))
+            let head = view.head();
+            match keys.authenticate_known(head) {
+                Some(known) => CredentialResult::known(known),
+                None => self.verify(head, || keys.authenticate(head)),
+            }
         })
     }
 
-    /// Verifies a credential, unless it is new and its address sent too many invalid ones.
+    /// Verifies a new credential, unless its address sent too many invalid ones.
     fn verify<T, E: Into<InvalidCredential>>(
         &self,
         head: &dyn RequestHead,
-        is_new: bool,
-        authenticate: impl FnOnce(&dyn RequestHead) -> Result<Option<Arc<T>>, E>,
+        authenticate: impl FnOnce() -> Result<Option<Arc<T>>, E>,
     ) -> CredentialResult<T> {
-        if is_new {
-            let next = self.invalid.blocking().key(&self.address(head)).peek(1);
-            if !next.is_allowed() {
-                let wait = next.retry_after().map_or(Duration::ZERO, Micros::to_duration);
-                return CredentialResult::Unverified(wait);
+        let next = self.invalid.blocking().key(&self.address(head)).peek(1);
+        match next.is_allowed() {
+            true => match CredentialResult::known(authenticate()) {
+                CredentialResult::Invalid { reason, .. } => {
+                    CredentialResult::Invalid { reason, is_guess: reason.may_be_guess() }
+                }
+                result => result,
+            },
+            false => {
+                CredentialResult::Unverified(next.retry_after().map_or(Duration::ZERO, Micros::to_duration))
             }
-        }
-        match authenticate(head) {
-            Ok(None) => CredentialResult::Missing,
-            Ok(Some(credential)) => CredentialResult::Valid(credential),
-            Err(error) => CredentialResult::Invalid(error.into()),
         }
     }
 
@@ -266,12 +353,8 @@ impl CompiledIdentity {
         view: &RequestView<'_>,
         kinds: CredentialKinds,
     ) -> Result<(), Duration> {
-        let (head, results) = (view.head(), view.credentials());
-        // What was verified before costs nothing here.
-        let is_new = |jwt: &&Arc<JwtAuthenticator>| results.jwt.get().is_some() || jwt.must_verify(head);
-        let jwt = self.jwt().filter(|_| kinds.jwt).filter(is_new).map(|_| self.claims(view));
-        let is_new = |keys: &&Arc<ApiKeyAuthenticator>| results.api_key.get().is_some() || keys.must_verify(head);
-        let api_key = self.api_keys().filter(|_| kinds.api_key).filter(is_new).map(|_| self.api_key(view));
+        let jwt = kinds.jwt.then(|| self.claims(view));
+        let api_key = kinds.api_key.then(|| self.api_key(view));
         self.count_invalid(view);
         jwt.map_or(Ok(()), CredentialResult::check_verified)?;
         api_key.map_or(Ok(()), CredentialResult::check_verified)
@@ -279,15 +362,24 @@ impl CompiledIdentity {
 
     /// Counts the invalid credentials of a request that was verified, once for all rules and routes.
     pub(super) fn count_invalid(&self, view: &RequestView<'_>) {
-        let CredentialResults { jwt, api_key, is_counted } = view.credentials();
-        let reasons = [
-            jwt.get().and_then(CredentialResult::invalid),
-            api_key.get().and_then(CredentialResult::invalid),
+        let results = view.credentials();
+        let problems = [
+            (results.jwt.get().and_then(CredentialResult::problem), &results.is_jwt_recorded),
+            (results.api_key.get().and_then(CredentialResult::problem), &results.is_api_key_recorded),
         ];
-        let may_be_guess = reasons.into_iter().flatten().any(InvalidCredential::may_be_guess);
-        if may_be_guess && !is_counted.replace(true) {
-            self.invalid.blocking().key(&self.address(view.head())).check(1);
+        for (problem, is_recorded) in problems {
+            let Some((problem, is_guess)) = problem.filter(|_| !is_recorded.replace(true)) else { continue };
+            self.counts.record(problem);
+            if is_guess && !results.is_guess_counted.replace(true) {
+                self.invalid.blocking().key(&self.address(view.head())).check(1);
+            }
         }
+    }
+
+    /// The number of invalid credentials, by reason.
+    pub(super) fn invalid_credentials(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let counts = self.counts.counts.iter().map(|count| count.load(Ordering::Relaxed));
+        ProblemCounts::reasons().zip(counts)
     }
 }
 
@@ -302,17 +394,25 @@ impl CredentialKinds {
             return Ok(());
         }
         let api_keys = identity.and_then(CompiledIdentity::api_keys).filter(|_| self.api_key);
-        if api_keys.is_some_and(|keys| matches!(keys.authenticate(head), Ok(Some(_)))) {
+        let api_key = api_keys.map(|keys| keys.authenticate(head));
+        if matches!(api_key, Some(Ok(Some(_)))) {
             return Ok(());
+        }
+        let mut problem = CredentialProblem::Missing;
+        if let Some(Err(error)) = api_key {
+            problem = CredentialProblem::Invalid(error.into());
         }
         let jwt = identity.and_then(CompiledIdentity::jwt).filter(|_| self.jwt);
         let challenge = match jwt.map(|jwt| jwt.authenticate(head)) {
             Some(Ok(Some(_))) => return Ok(()),
             Some(Ok(None)) => Some("Bearer"),
-            Some(Err(_)) => Some("Bearer error=\"invalid_token\""),
+            Some(Err(error)) => {
+                problem = CredentialProblem::Invalid(error.into());
+                Some("Bearer error=\"invalid_token\"")
+            }
             None => self.api_key.then_some("ApiKey"),
         };
-        Err(Unauthenticated { challenge })
+        Err(Unauthenticated { challenge, problem })
     }
 }
 

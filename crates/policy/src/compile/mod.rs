@@ -27,7 +27,7 @@ pub use dry_run::{DryRun, Prefetch};
 pub use error::{PolicyError, PolicyProblem};
 pub use evaluate::{PolicyAdmission, PolicyRejection, PolicyResult, RejectReason, RuleDecision, RuleResult};
 pub use guards::breaker_settings;
-pub use identity::RemoteKeySet;
+pub use identity::{CredentialProblem, RemoteKeySet};
 pub use live::LivePolicy;
 pub use named::{NamedRule, QuotaKind};
 pub use reject::RejectAction;
@@ -405,6 +405,11 @@ impl PolicyGate {
         if !monitor.is_started {
             monitor.monitor.sample_once();
         }
+    }
+
+    /// The number of invalid credentials by reason; nothing if the policy verifies none.
+    pub fn invalid_credentials(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.inner.identity.iter().flat_map(|identity| identity.invalid_credentials())
     }
 
     /// The number of failed expression evaluations of each rule and route with failures.

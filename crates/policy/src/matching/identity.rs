@@ -71,7 +71,7 @@ impl CredentialCondition {
     fn is_met<T>(&self, result: &CredentialResult<T>, is_met: impl Fn(&T) -> bool) -> bool {
         match result {
             CredentialResult::Valid(credential) => is_met(credential),
-            CredentialResult::Missing | CredentialResult::Invalid(_) => false,
+            CredentialResult::Missing | CredentialResult::Invalid { .. } => false,
             CredentialResult::Unverified(_) => self.on_unverified,
         }
     }

@@ -11,6 +11,7 @@ use tidegate_limiter::{Clock, ManualClock};
 use tidegate_policy::{
     Policy, PolicyFormat,
     compile::{Compiler, LivePolicy, PolicyGate, PolicyResult, RejectAction, RejectReason},
+    explain,
 };
 use tidegate_rule::{Evaluation, Rules};
 use tidegate_testkit::tokens::TokenIssuer;
@@ -68,6 +69,20 @@ fn token_is_valid_until_it_expires() {
     assert_eq!(policy.check(&alice), None);
     policy.clock.advance(Duration::from_secs(1));
     assert_eq!(policy.check(&alice), UNAUTHENTICATED);
+}
+
+/// A token that was valid is no guess.
+#[test]
+fn expired_token_is_counted_but_is_no_guess() {
+    let policy = IdentityPolicy::new("invalid-quota: 1/h", "key: jwt sub, quota: 99/h, missing: reject");
+    let alice = policy.request("alice");
+    assert_eq!(policy.check(&alice), None);
+    policy.clock.advance(Duration::from_secs(10));
+    for _ in 0..3 {
+        assert_eq!(policy.check(&alice), UNAUTHENTICATED);
+    }
+    let counted: Vec<_> = policy.gate.invalid_credentials().filter(|(_, count)| *count > 0).collect();
+    assert_eq!(counted, [("expired", 3)]);
 }
 
 #[test]
@@ -213,7 +228,9 @@ fn guesses_for_a_match_are_limited() {
     let policy = IdentityPolicy::new("invalid-quota: 2/h", rule);
     let known = policy.request("alice");
     assert_eq!(policy.check(&known), None);
-    let guess = |token: &str| PolicyTestRequest::new("GET /").with_header("authorization", &format!("Bearer {token}"));
+    let guess = |token: &str| {
+        PolicyTestRequest::new("GET /").with_header("authorization", &format!("Bearer {token}"))
+    };
     // Looking up what the rules need of the body is no decision.
     let asked = guess("x.y.z");
     policy.gate.body_pointers(&policy.gate.view_request(&asked));
@@ -236,4 +253,37 @@ fn guesses_count_if_no_rule_applies() {
         assert_eq!(policy.check(&guess), None);
     }
     assert_eq!(policy.check(&policy.request("alice")), Some((RejectReason::Unauthenticated, 429)));
+}
+
+/// A denial and `explain` name the reason.
+#[test]
+fn reasons_are_described() {
+    let problem = |policy: &IdentityPolicy, request: &PolicyTestRequest| {
+        let Evaluation::Ready(PolicyResult::Rejected(rejection)) = policy.gate.check(request) else {
+            panic!("admitted");
+        };
+        rejection.credential.unwrap().to_string()
+    };
+    let policy = IdentityPolicy::new("invalid-quota: 1/h", "key: jwt sub, quota: 9/h, missing: reject");
+    let guess = PolicyTestRequest::new("GET /").with_header("authorization", "Bearer a.b.c");
+    assert_eq!(problem(&policy, &PolicyTestRequest::new("GET /")), "no valid credential");
+    assert_eq!(problem(&policy, &guess), "no valid credential: malformed token");
+    let limited = "an unverified credential, because its address sent too many invalid ones";
+    assert_eq!(problem(&policy, &guess), limited);
+
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("keys.json"), r#"{"api-keys":[]}"#).unwrap();
+    let text = "identity: { api-keys: keys.json }
+rules:
+  - { name: name, match: { api-key: { name: a } }, quota: 1/h }
+  - { name: tier, match: { api-key: { tier: a } }, quota: 1/h }
+  - { name: certificate, match: { client-cert: { san: a } }, quota: 1/h }
+";
+    let policy = Policy::parse(text, PolicyFormat::Yaml).unwrap();
+    let explanation = explain(&policy, &PolicyTestRequest::new("GET /"), folder.path()).unwrap().to_string();
+    for text in
+        ["API key does not match", "tier of the API key does not match", "client-cert `san` does not match"]
+    {
+        assert!(explanation.contains(text), "{explanation}");
+    }
 }

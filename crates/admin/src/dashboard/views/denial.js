@@ -52,6 +52,7 @@ function render(body, denial) {
       denial.rule ? h('a', { href: `#/rules/${encode(denial.rule)}` }, denial.rule) : t('banned by an operator'),
     ],
     [t('Reason'), REASONS[denial.reason] ?? denial.reason],
+    [t('Credential'), denial.credential && h('code', {}, denial.credential)],
     [
       t('Key'),
       key && h('span', {}, h('code', {}, key), denial['key-hashed'] ? t(' (a hash; the key is not stored)') : ''),
