@@ -114,6 +114,16 @@ impl BenchServer {
 
     /// Starts a gateway with these rules. Like nginx with this configuration, it adds no forwarded headers.
     pub fn start_gateway(backend: &Self, clients: ClientProtocol, rules: &str) -> BenchResult<Self> {
+        Self::start_gateway_with_files(backend, clients, rules, &[])
+    }
+
+    /// Starts a gateway with these rules, and with these files next to its policy.
+    pub fn start_gateway_with_files(
+        backend: &Self,
+        clients: ClientProtocol,
+        rules: &str,
+        files: &[(&str, String)],
+    ) -> BenchResult<Self> {
         let address = free_address()?;
         let directory = create_directory(address)?;
         let tls = match clients {
@@ -132,6 +142,9 @@ impl BenchServer {
              {rules}\n",
             backend.address
         );
+        for (name, content) in files {
+            fs::write(directory.join(name), content)?;
+        }
         let path = directory.join("policy.yaml");
         fs::write(&path, policy)?;
         let program = env::current_exe()?;

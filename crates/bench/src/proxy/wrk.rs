@@ -60,9 +60,20 @@ pub struct WrkRun {
 
 /// Runs wrk for one second with 64 connections.
 pub fn run_wrk(server: &BenchServer, answers: ExpectedStatus) -> BenchResult<WrkRun> {
+    run_wrk_with_headers(server, &[], answers)
+}
+
+/// Like [`run_wrk`], with these headers, as in `x-user: ada`.
+pub fn run_wrk_with_headers(
+    server: &BenchServer,
+    headers: &[String],
+    answers: ExpectedStatus,
+) -> BenchResult<WrkRun> {
     let url = format!("{}://{}/", server.scheme, server.address);
-    let output =
-        Command::new("taskset").args(["-c", LOAD_CORE, "wrk", "-t1", "-c64", "-d1s", &url]).output()?;
+    let output = Command::new("taskset")
+        .args(["-c", LOAD_CORE, "wrk", "-t1", "-c64", "-d1s", &url])
+        .args(headers.iter().flat_map(|header| ["-H", header.as_str()]))
+        .output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let number = |before: &str, after: &str| {
         let line =
