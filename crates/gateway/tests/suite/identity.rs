@@ -256,10 +256,14 @@ async fn invalid_credentials_are_counted_by_reason() {
         let denial = last_denial(&gateway).await;
         assert_eq!(denial["credential"], *reason, "{denial}");
         let summary = denial["summary"].as_str().unwrap();
-        assert!(summary.starts_with("Denied by rule `users`: the request has no valid credential"), "{summary}");
+        assert!(
+            summary.starts_with("Denied by rule `users`: the request has no valid credential"),
+            "{summary}"
+        );
     }
     // The quota of the address has one left: an unknown key is no guess.
-    for (header, expected) in [("authorization: Bearer a.b\r\n", 401), ("authorization: Bearer a.b\r\n", 429)] {
+    for (header, expected) in [("authorization: Bearer a.b\r\n", 401), ("authorization: Bearer a.b\r\n", 429)]
+    {
         assert_eq!(status(&gateway, header).await, expected);
     }
     let denial = last_denial(&gateway).await;
@@ -322,6 +326,42 @@ async fn key_set_survives_failures_of_its_server() {
     logs.wait_for("key set recovered").await;
     wait_for(&with_old, 401).await;
     assert_eq!(status(&gateway, &with_new).await, 200);
+    gateway.stop().await;
+}
+
+/// A set of 10 MB is neither read nor used, also at the start.
+#[tokio::test]
+async fn oversized_key_set_keeps_the_previous_keys() {
+    let server = TestBackend::start_echo().await;
+    let issuer = issuer("ES256", "one");
+    let oversized = format!("{}{}", issuer.key_set(), " ".repeat(10 * 1024 * 1024));
+    let keys = Arc::new(Mutex::new(oversized.clone()));
+    let key_server = start_key_server(keys.clone()).await;
+    let jwt = format!("keys: 'http://{}/keys?v=1', refresh: 1s", key_server.address);
+    let mut logs = LogCapture::start();
+    let gateway = start_with_keys(&server, "", &jwt, "", "key: jwt sub, quota: 999/h, missing: reject");
+    logs.wait_for("key set unavailable, keeping the previous keys").await;
+    let token = bearer(&issuer, r#""sub":"a""#);
+    assert_eq!(status(&gateway, &token).await, 401);
+    *keys.lock().unwrap() = issuer.key_set();
+    logs.wait_for("key set recovered").await;
+    assert_eq!(status(&gateway, &token).await, 200);
+    *keys.lock().unwrap() = oversized;
+    logs.wait_for("key set unavailable, keeping the previous keys").await;
+    assert_eq!(status(&gateway, &token).await, 200);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn token_of_a_megabyte_is_rejected() {
+    let (server, issuer) = (TestBackend::start_echo().await, issuer("ES256", "one"));
+    let gateway = start(&server, &issuer, ["", "", "key: jwt sub, quota: 9/h, missing: reject"]);
+    let token = |length: usize| bearer(&issuer, &format!(r#""sub":"a","padding":"{}""#, "x".repeat(length)));
+    assert_eq!(status(&gateway, &token(8_000)).await, 200);
+    // The first is longer than a token may be, the second than the head of a request.
+    let too_large = gateway.get_with_header("/", &token(18_000)).await;
+    assert_eq!(challenge(&too_large), (401, Some(r#"Bearer error="invalid_token""#)));
+    assert_eq!(status(&gateway, &token(1024 * 1024)).await, 431);
     gateway.stop().await;
 }
 

@@ -61,4 +61,6 @@ fn invalid_sets_are_rejected() {
     assert_eq!(JwtKeySet::parse(key_set(&vec![&issuer; 256]).as_bytes()).unwrap().len(), 256);
     let large = format!("{}{}", issuer.key_set(), " ".repeat(MAX_KEY_SET_SIZE));
     assert_eq!(problem(&large), format!("key set of {} bytes", large.len()));
+    let large = format!("{}{}", issuer.key_set(), " ".repeat(10 * 1024 * 1024));
+    assert_eq!(problem(&large), format!("key set of {} bytes", large.len()));
 }

@@ -60,6 +60,22 @@ fn examples_of_rfc_7515_are_verified() {
     }
 }
 
+/// RFC 7519, section 6.1 (unsecured) and appendix A.1 (encrypted); RFC 7515, appendices A.4 (ES512) and E (`crit`).
+#[test]
+fn examples_of_the_rfcs_without_a_supported_signature_are_rejected() {
+    let unsecured = "eyJhbGciOiJub25lIn0.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ.";
+    let encrypted = "eyJhbGciOiJSU0ExXzUiLCJlbmMiOiJBMTI4Q0JDLUhTMjU2In0.QR1Owv2ug2WyPBnbQrRARTeEk9kDO2w8qDcjiHnSJflSdv1iNqhWXaKH4MqAkQtM.AxY8DCtDaGlsbGljb3RoZQ.MKOle7UQrG6nSxTLX6Mqwt0orbHvAKeWnDYvpIAeZ72deHxz3roJDXQyhxx0wKaM.fiK51VwhsxJ-siBMR-YFiA";
+    let es512 = "eyJhbGciOiJFUzUxMiJ9.UGF5bG9hZA.AdwMgeerwtHoh-l192l60hp9wAHZFVJbLfD_UxMi70cwnZOYaRI1bKPWROc-mZZqwqT2SI-KGDKB34XO0aw_7XdtAG8GaSwFKdCAPZgoXD2YBJZCPEX3xKpRwcdOO8KpEHwJjyqOgzDO7iKvU8vcnwNrmxYbSW9ERBXukOXolLzeO_Jn";
+    let critical = "eyJhbGciOiJub25lIiwNCiAiaHR0cDovL2V4YW1wbGUuY29tL1VOREVGSU5FRCI6dHJ1ZSwNCiAiY3JpdCI6WyJodHRwOi8vZXhhbXBsZS5jb20vVU5ERUZJTkVEIl0NCn0.RkFJTA.";
+    for algorithm in ["HS256", "RS256", "ES256"] {
+        let verifier = verifier(JwtSettings::default(), &issuer(algorithm).key_set());
+        assert_eq!(error(&verifier, unsecured), JwtError::WrongAlgorithm);
+        assert_eq!(error(&verifier, encrypted), JwtError::Malformed);
+        assert_eq!(error(&verifier, es512), JwtError::WrongAlgorithm);
+        assert_eq!(error(&verifier, critical), JwtError::Malformed);
+    }
+}
+
 /// RFC 8037, appendix A.4. Its payload is no map, so it has no claims.
 #[test]
 fn signature_of_rfc_8037_is_verified() {
@@ -112,7 +128,8 @@ fn token_without_signature_is_rejected() {
 fn public_key_is_no_secret() {
     let rsa = issuer("RS256");
     let verifier = verifier(JwtSettings::default(), &rsa.key_set());
-    for secret in [rsa.key_set(), rsa.jwk()] {
+    let modulus = rsa.jwk().split('"').nth(11).unwrap().to_owned();
+    for secret in [rsa.key_set(), rsa.jwk(), modulus] {
         let header = encode(br#"{"alg":"HS256","kid":"first"}"#);
         let message = format!("{header}.{}", encode(CLAIMS.as_bytes()));
         let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, secret.as_bytes());
@@ -120,6 +137,13 @@ fn public_key_is_no_secret() {
         let token = format!("{message}.{}", encode(signature.as_ref()));
         assert_eq!(error(&verifier, &token), JwtError::UnknownKey);
     }
+    // With a secret of the same name in the set, the secret counts, and not the public key.
+    let secret = issuer("HS256");
+    let both = self::verifier(JwtSettings::default(), &key_set(&[&rsa, &secret]));
+    assert_eq!(claim(&both, &secret.sign(CLAIMS), "/sub").as_deref(), Some("ada"));
+    assert_eq!(claim(&both, &rsa.sign(CLAIMS), "/sub").as_deref(), Some("ada"));
+    let confused = rsa.sign_with_header(r#"{"alg":"HS256","kid":"first"}"#, CLAIMS);
+    assert_eq!(error(&both, &confused), JwtError::WrongSignature);
 }
 
 #[test]
