@@ -81,7 +81,7 @@ impl RequestHead for ActixRequestHead<'_> {
     }
 
     fn client_certificate(&self) -> Option<&ClientCertificate> {
-        self.extensions.get()
+        self.extensions.get().or_else(|| self.request.conn_data())
     }
 
     fn extensions(&self) -> Option<&dyn Any> {

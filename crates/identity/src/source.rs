@@ -3,7 +3,8 @@
 use std::{borrow::Cow, fmt, sync::Arc};
 use tidegate_rule::request::{RequestHead, for_each_cookie, for_each_query};
 
-/// Where a request carries a credential. Names of headers are in lower case.
+/// Where a request carries a credential. Names of headers are in lower case. A descriptor of Envoy carries it in an entry of this
+/// name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CredentialSource {
     /// A header. The scheme `Bearer` is removed. `Authorization` with another scheme has no credential.
@@ -32,14 +33,21 @@ impl CredentialSource {
                 _ => FoundCredential::Several,
             };
         };
-        match self {
-            Self::Header(name) => head.for_each_header(name, &mut |value| {
-                if let Some(value) = remove_scheme(value, &**name == "authorization") {
-                    add(value.into());
-                }
-            }),
-            Self::Cookie(name) => for_each_cookie(head, name, &mut |value| add(value.into())),
-            Self::Query(name) => for_each_query(head, name, &mut add),
+        let mut add_header = |name: &str, value: &'a [u8]| {
+            if let Some(value) = remove_scheme(value, name == "authorization") {
+                add(Cow::Borrowed(value));
+            }
+        };
+        match (self, head.descriptor()) {
+            // It has no headers. An entry of the same name takes their place.
+            (Self::Header(name) | Self::Cookie(name) | Self::Query(name), Some(descriptor)) => {
+                descriptor.for_each_value(name, &mut |value| add_header(name, value));
+            }
+            (Self::Header(name), None) => {
+                head.for_each_header(name, &mut |value| add_header(name, value));
+            }
+            (Self::Cookie(name), None) => for_each_cookie(head, name, &mut |value| add(value.into())),
+            (Self::Query(name), None) => for_each_query(head, name, &mut add),
         }
         found
     }

@@ -14,14 +14,20 @@ use actix_web::{
 use std::{
     future::pending,
     pin::pin,
+    sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
 };
 use tidegate_actix::{LimitMiddleware, key::extension};
-use tidegate_rule::{
-    ChargePolicy, Gate, HeaderStyle, RejectionResponse, RuleConfig,
-    request::{MissingKey, ResponseHead, TrustedProxies, key},
+use tidegate_identity::{
+    CredentialSource,
+    jwt::{JwtAuthenticator, JwtKeySet, JwtSettings, JwtVerifier},
 };
+use tidegate_rule::{
+    ChargePolicy, Gate, HeaderStyle, RejectionResponse, RequestLimit, RuleConfig,
+    request::{CertificateName, ClientCertificate, MissingKey, ResponseHead, TrustedProxies, key},
+};
+use tidegate_testkit::tokens::TokenIssuer;
 
 /// An application with a gate, whose handler responds as requested.
 macro_rules! app {
@@ -438,4 +444,39 @@ async fn slot_is_in_use_until_body_ends() {
 fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
     let mut context = Context::from_waker(Waker::noop());
     pin!(future).as_mut().poll(&mut context)
+}
+
+#[tokio::test]
+async fn claims_and_client_certificates_are_keys() {
+    let issuer = TokenIssuer::new("ES256", "one").unwrap();
+    let keys = JwtKeySet::parse(issuer.key_set().as_bytes()).unwrap();
+    let verifier = Arc::new(JwtVerifier::new(JwtSettings::default(), keys));
+    let subject =
+        Arc::new(JwtAuthenticator::new(CredentialSource::default(), verifier)).key("/sub".parse().unwrap());
+    let limit = |name: &'static str, key| {
+        let config = RuleConfig::new(name).quota("1/h").unwrap();
+        RequestLimit::from_config(config).unwrap().key(key).missing(MissingKey::Reject)
+    };
+    let app = app!(Gate::from(limit("subject", subject)));
+    let with_token = |claims: &str| {
+        let token = issuer.sign(&format!(r#"{{{claims},"exp":4102444800}}"#));
+        TestRequest::get().uri("/").insert_header(("authorization", format!("Bearer {token}")))
+    };
+    for (request, status) in [
+        (with_token(r#""sub":"ada""#), 200),
+        (with_token(r#""sub":"ada","jti":"2""#), 429),
+        (with_token(r#""sub":"bob""#), 200),
+        (TestRequest::get().uri("/").insert_header(("authorization", "Bearer a.b.c")), 400),
+        (TestRequest::get().uri("/"), 400),
+    ] {
+        assert_eq!(send_request(&app, request).await.status(), status);
+    }
+
+    let app = app!(Gate::from(limit("san", key::client_certificate(CertificateName::San))));
+    for (name, status) in [("ada.example.org", 200), ("ada.example.org", 429), ("bob.example.org", 200)] {
+        let request = TestRequest::get().uri("/").to_request();
+        request.extensions_mut().insert(ClientCertificate::new("", [name.to_owned()]));
+        assert_eq!(app.call(request).await.unwrap().status(), status, "{name}");
+    }
+    assert_eq!(send_request(&app, TestRequest::get().uri("/")).await.status(), 400);
 }

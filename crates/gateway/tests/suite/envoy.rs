@@ -14,7 +14,10 @@ use tidegate_proto::rls::{
     RateLimitServiceClient, Unit,
 };
 use tidegate_rule::Rules;
-use tidegate_testkit::servers::{Certificates, RedisServer};
+use tidegate_testkit::{
+    servers::{Certificates, RedisServer},
+    tokens::TokenIssuer,
+};
 use tokio::{net::TcpStream, sync::oneshot, task::JoinHandle, time::timeout};
 use tonic::{
     Status,
@@ -207,6 +210,42 @@ async fn each_descriptor_is_decided_by_the_rules() {
 
     server.clock.advance(Duration::from_secs(20));
     assert_eq!(client.code(&[("user", "ann")]).await, Code::Ok, "the clock has advanced");
+    server.stop().await;
+}
+
+/// Envoy copies the header of the client to an entry of the same name.
+#[tokio::test]
+async fn credential_in_a_descriptor_is_verified() {
+    let issuer = TokenIssuer::new("ES256", "one").unwrap();
+    let keys = TempDir::new().unwrap();
+    fs::write(keys.path().join("jwks.json"), issuer.key_set()).unwrap();
+    let server = EnvoyGateway::start(&format!(
+        "envoy: 127.0.0.1:0\nadmin: 127.0.0.1:0\nobserve: {{ denials: 9 }}\nidentity: {{ jwt: {{ keys: '{}/jwks.json', audience: api }} }}\n\
+         rules: [{{ name: users, key: jwt sub, tiers: {{ key: jwt plan, quotas: {{ gold: 2/h }}, default: 1/h }}, missing: reject }}]\n",
+        keys.path().display()
+    ));
+    let mut client = server.client().await;
+    let token = |claims: &str| {
+        format!("Bearer {}", issuer.sign(&format!(r#"{{{claims},"aud":"api","exp":4102444800}}"#)))
+    };
+    let (ada, bob) = (token(r#""sub":"ada","plan":"gold""#), token(r#""sub":"bob""#));
+    for (value, expected) in [
+        (&*ada, Code::Ok),
+        (&ada, Code::Ok),
+        (&ada, Code::OverLimit),
+        (&bob, Code::Ok),
+        (&bob, Code::OverLimit),
+        ("Bearer a.b.c", Code::OverLimit),
+        ("Basic YTpi", Code::OverLimit),
+    ] {
+        assert_eq!(client.code(&[("authorization", value)]).await, expected, "{value}");
+    }
+    assert_eq!(client.code(&[("user", "ada")]).await, Code::OverLimit);
+    let denials = server.admin_json("GET", "/api/v1/denials", "").await;
+    let credentials: Vec<_> =
+        denials["denials"].as_array().unwrap().iter().map(|denial| denial["credential"].clone()).collect();
+    assert_eq!(credentials[..3], [json!("missing"), json!("missing"), json!("malformed")]);
+    assert!(!denials.to_string().contains(&ada[10..40]), "{denials}");
     server.stop().await;
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 /// The names in the certificate of the client of a TLS connection. The server must have verified it. Clones share their content.
 ///
 /// The gateway reads it from its connections. Layers read it from the extensions of the request, where a program that accepts
-/// TLS connections inserts it.
+/// TLS connections inserts it. Middleware for actix-web also reads it from the data of the connection (`on_connect`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCertificate {
     names: Arc<CertificateNames>,

@@ -12,7 +12,11 @@ use tidegate_policy::{
     Policy,
     compile::{Compiler, LivePolicy, PolicyResult, RejectAction},
 };
-use tidegate_rule::{Evaluation, Rules, request::ResponseHead};
+use tidegate_rule::{
+    Evaluation, Rules,
+    request::{ClientCertificate, ResponseHead},
+};
+use tidegate_testkit::tokens::TokenIssuer;
 use tidegate_tower::{BandwidthBody, GateBody, LimitLayer, PolicyLayer, PolicyService, TowerRequestHead};
 use tower::{Layer as _, service_fn};
 
@@ -378,4 +382,50 @@ async fn slowest_bandwidth_rule_applies() {
     assert_eq!(response.into_body().collect().await.unwrap().to_bytes().len(), 50 * CHUNK);
     let both = clock.now().saturating_sub(began).to_duration().as_secs_f64();
     assert!((9.7..10.3).contains(&both), "{both}");
+}
+
+/// The keys are in a file, and tokens are verified as in the gateway.
+#[tokio::test]
+async fn policy_layer_verifies_credentials() {
+    let folder = tempfile::tempdir().unwrap();
+    let issuer = TokenIssuer::new("ES256", "one").unwrap();
+    std::fs::write(folder.path().join("jwks.json"), issuer.key_set()).unwrap();
+    let policy = "identity: { jwt: { keys: jwks.json, audience: api } }
+rules:
+  - { name: subject, match: { path: /subject }, key: jwt sub, quota: 1/h, missing: reject }
+  - { name: plan, match: { path: /plan, jwt: { plan: gold } }, deny: all }
+  - { name: certificate, match: { path: /certificate }, key: client-cert san, quota: 1/h, missing: reject }
+";
+    let compiler = Compiler::new(Rules::new()).clock(Clock::manual().0).base(folder.path());
+    let live = Arc::new(LivePolicy::new(compiler, &policy.parse().unwrap()).unwrap());
+    let service = PolicyLayer::new(live).unwrap().layer(TestService::new());
+    let send = async |mut request: Request<()>, token: Option<&str>| {
+        if let Some(token) = token {
+            request.headers_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+        }
+        let response = send_request(&service, request).await.unwrap();
+        (response.status().as_u16(), response.headers().contains_key("www-authenticate"))
+    };
+    let token = |claims: &str| issuer.sign(&format!(r#"{{{claims},"aud":"api","exp":4102444800}}"#));
+    let (ada, bob) = (token(r#""sub":"ada","plan":"gold""#), token(r#""sub":"bob""#));
+    for (path, token, expected) in [
+        ("/subject", Some(&*ada), (200, false)),
+        ("/subject", Some(&ada), (429, false)),
+        ("/subject", Some(&bob), (200, false)),
+        ("/subject", Some("a.b.c"), (401, true)),
+        ("/subject", None, (401, true)),
+        ("/plan", Some(&ada), (403, false)),
+        ("/plan", Some(&bob), (200, false)),
+    ] {
+        assert_eq!(send(request(&format!("GET {path}"), 1), token).await, expected, "{path}");
+    }
+    let with_certificate = |name: &str| {
+        let mut request = request("GET /certificate", 1);
+        request.extensions_mut().insert(ClientCertificate::new("CN=a", [name.to_owned()]));
+        request
+    };
+    for (name, status) in [("ada.example.org", 200), ("ada.example.org", 429), ("bob.example.org", 200)] {
+        assert_eq!(send(with_certificate(name), None).await, (status, false), "{name}");
+    }
+    assert_eq!(send(request("GET /certificate", 1), None).await, (403, false));
 }

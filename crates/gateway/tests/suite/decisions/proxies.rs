@@ -2,6 +2,7 @@
 
 use super::DecisionServer;
 use crate::harness::{RawClient, TEST_TIMEOUT, TestBackend};
+use tidegate_identity::api_key::ApiKeyFile;
 use tidegate_testkit::servers::{AppServer, NginxServer};
 use tokio::time::timeout;
 
@@ -42,6 +43,45 @@ rules:
     {
         assert_eq!(api.forward_auth(query, headers).await.status(), 400, "{query} {headers}");
     }
+    api.stop().await;
+}
+
+/// The credential of the client is in the headers that the proxy passes on. The token of the API is in its own header.
+#[tokio::test]
+async fn forward_auth_verifies_credentials_of_the_client() {
+    let mut file = ApiKeyFile::default();
+    let acme = file.add("acme", Some("gold"), 0, None).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let keys = folder.path().join("keys.json");
+    std::fs::write(&keys, file.to_json()).unwrap();
+    let api = DecisionServer::start(&format!(
+        "decisions: {{ listen: 127.0.0.1:0, tokens: [{{ name: web, token: $CARGO_PKG_NAME }}] }}\n\
+         identity: {{ api-keys: {{ file: '{}', from: header authorization }} }}\n\
+         rules: [{{ name: keys, key: api-key, quota: 2/h, missing: reject }}, {{ name: gold, match: {{ path: /gold, api-key: {{ tier: gold }} }}, deny: all }}]\n",
+        keys.display()
+    ));
+    let send = async |path: &str, credential: &str| {
+        let token = env!("CARGO_PKG_NAME");
+        let proxy =
+            format!("x-tidegate-token: {token}\r\nx-original-uri: {path}\r\nx-real-ip: 192.0.2.1\r\n");
+        api.forward_auth("?deny=policy", &format!("{proxy}{credential}")).await
+    };
+    let valid = format!("authorization: Bearer {acme}\r\n");
+    for (path, expected) in [("/", 200), ("/gold", 403), ("/", 200), ("/", 429)] {
+        assert_eq!(send(path, &valid).await.status(), expected, "{path}");
+    }
+    for credential in ["", "authorization: Bearer guess\r\n"] {
+        let denied = send("/", credential).await;
+        assert_eq!(
+            (denied.status(), denied.header("www-authenticate")),
+            (401, Some("ApiKey")),
+            "{credential}"
+        );
+    }
+    // A caller that has verified the client itself names the key and the tier.
+    let token = concat!("x-tidegate-token: ", env!("CARGO_PKG_NAME"), "\r\n");
+    let known = api.send("check", token, r#"{"rule":"keys","key":"acme"}"#).await;
+    assert_eq!(known.status(), 429);
     api.stop().await;
 }
 
