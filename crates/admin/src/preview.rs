@@ -94,7 +94,7 @@ fn preview(
     let history = recent_requests(observer).ok_or_else(no_history)?;
     let formats = LineFormats::single("json", &[]).map_err(|error| unprocessable(&error))?;
     let input = LogInput::from_bytes("history", history.lines.clone());
-    let log = RequestLog::open(vec![input], formats, Replay::user_header(&new));
+    let log = RequestLog::open(vec![input], formats, Replay::user_key(&new));
     let log = log.map_err(|error| unprocessable(&error))?;
     let base = Path::new("");
     let result = replay_log(log, (&new, base), Some((&old, base)), |_| {}).map_err(|error| match error {

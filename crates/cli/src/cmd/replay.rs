@@ -85,7 +85,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), CliError> {
     }
     reject_repeated_stdin(&args.logs)?;
     let inputs = args.logs.iter().map(|log| LogInput::from_path(log)).collect();
-    let user = Replay::user_header(&policy).or_else(|| Replay::user_header(baseline.as_ref()?));
+    let user = Replay::user_key(&policy).or_else(|| Replay::user_key(baseline.as_ref()?));
     let log =
         RequestLog::open_with_window(inputs, args.log_format.formats()?, user, args.log_format.sort_window())
             .map_err(|error| CliError::input(error.to_string()))?;

@@ -132,18 +132,18 @@ impl KeyCompiler<'_> {
                 let kind = CredentialKinds::JWT;
                 let jwt = self.identity.and_then(CompiledIdentity::jwt).ok_or_else(|| kind.undefined())?;
                 self.credentials.set(self.credentials.get().union(kind));
-                jwt.clone().key(claim.clone())
+                or_recorded(part, jwt.clone().key(claim.clone()))
             }
-            KeyPart::ApiKey(part) => {
+            KeyPart::ApiKey(name) => {
                 let kind = CredentialKinds::API_KEY;
                 let keys =
                     self.identity.and_then(CompiledIdentity::api_keys).ok_or_else(|| kind.undefined())?;
                 self.credentials.set(self.credentials.get().union(kind));
-                keys.clone().key(*part)
+                or_recorded(part, keys.clone().key(*name))
             }
             KeyPart::ClientCertificate(name) => {
                 self.credentials.set(self.credentials.get().union(CredentialKinds::CLIENT_CERTIFICATE));
-                key::client_certificate(*name)
+                or_recorded(part, key::client_certificate(*name))
             }
             KeyPart::Capture(name) => {
                 if !self.matcher.paths().iter().any(|path| path.has_capture(name)) {
@@ -247,6 +247,12 @@ impl KeyCompiler<'_> {
             }
         }
     }
+}
+
+/// A key of a credential, or its recorded value: logs contain no credentials.
+fn or_recorded(part: &KeyPart, verified: RequestKey) -> RequestKey {
+    let name = part.to_string();
+    key::custom(move |head| verified.find(head).or_else(|| head.recorded_key(&name).map(KeyValue::from)))
 }
 
 /// The key of the client address.

@@ -145,7 +145,7 @@ pub(super) struct BatchCounts {
 
 impl LogBatch {
     /// Prepares the requests for these policies.
-    pub(super) fn prepare(&mut self, gates: &[PolicyGate], headers: &[String], user_header: Option<&str>) {
+    pub(super) fn prepare(&mut self, gates: &[PolicyGate], headers: &[String], user_key: Option<&str>) {
         let mut all = std::mem::take(&mut self.prefetch);
         all.resize_with(gates.len(), Prefetch::default);
         for (gate, prefetch) in gates.iter().zip(&mut all) {
@@ -154,7 +154,7 @@ impl LogBatch {
                     break;
                 }
                 gate.prepare(
-                    &gate.view_request(&LoggedRequest { batch: self, record, headers, user_header }),
+                    &gate.view_request(&LoggedRequest { batch: self, record, headers, user_key }),
                     prefetch,
                 );
             }
@@ -179,8 +179,8 @@ pub struct LoggedRequest<'a> {
     pub(super) batch: &'a LogBatch,
     pub(super) record: &'a LogRecord,
     pub(super) headers: &'a [String],
-    /// The header that names the user where the log has a field for it.
-    pub(super) user_header: Option<&'a str>,
+    /// The key of the user, as in `header x-user`, where the log has a field for it.
+    pub(super) user_key: Option<&'a str>,
 }
 
 impl<'a> LoggedRequest<'a> {
@@ -252,7 +252,8 @@ impl RequestHead for LoggedRequest<'_> {
         let place = self.headers.iter().position(|known| known == name);
         let logged = place.and_then(|place| self.text_at(*self.record.headers.get(place)?));
         let listed = || self.listed_headers(name).next();
-        let user = || self.user().filter(|_| self.user_header == Some(name));
+        let is_user = || self.user_key.and_then(|key| key.strip_prefix("header ")) == Some(name);
+        let user = || self.user().filter(|_| is_user());
         logged.or_else(listed).or_else(user).map(str::as_bytes)
     }
 
@@ -263,6 +264,10 @@ impl RequestHead for LoggedRequest<'_> {
         } else if let Some(value) = self.header(name) {
             each(value);
         }
+    }
+
+    fn recorded_key(&self, key: &str) -> Option<&str> {
+        self.user().filter(|_| self.user_key == Some(key))
     }
 
     fn extensions(&self) -> Option<&dyn Any> {

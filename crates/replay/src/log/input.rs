@@ -146,13 +146,13 @@ pub(super) type SharedGates = Arc<OnceLock<Vec<PolicyGate>>>;
 pub(super) struct BatchPreparer {
     pub(super) gates: SharedGates,
     pub(super) formats: Arc<LineFormats>,
-    pub(super) user_header: Option<Arc<str>>,
+    pub(super) user_key: Option<Arc<str>>,
 }
 
 impl BatchPreparer {
     fn prepare(&self, batch: &mut LogBatch) {
         if let Some(gates) = self.gates.get() {
-            batch.prepare(gates, &self.formats.headers, self.user_header.as_deref());
+            batch.prepare(gates, &self.formats.headers, self.user_key.as_deref());
         }
     }
 }

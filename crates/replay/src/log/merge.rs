@@ -22,7 +22,7 @@ use tidegate_policy::compile::{PolicyGate, Prefetch};
 #[derive(Debug)]
 pub struct RequestLog {
     formats: Arc<LineFormats>,
-    user_header: Option<Arc<str>>,
+    user_key: Option<Arc<str>>,
     window: SortWindow,
     gates: SharedGates,
     /// Inputs for reading the log again; `None` if that is not possible.
@@ -159,7 +159,7 @@ pub struct LoggedRequests<'a> {
     /// The time of the request before the first one.
     previous_time: u64,
     headers: &'a [String],
-    user_header: Option<&'a str>,
+    user_key: Option<&'a str>,
 }
 
 impl<'a> LoggedRequests<'a> {
@@ -184,10 +184,10 @@ impl<'a> LoggedRequests<'a> {
     /// Returns the requests with the time of the replay.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = (LoggedRequest<'a>, Micros)> + use<'a> {
-        let Self { batch, records, previous_time: mut since, headers, user_header, .. } = *self;
+        let Self { batch, records, previous_time: mut since, headers, user_key, .. } = *self;
         records.iter().map(move |record| {
             since = since.max(record.time);
-            (LoggedRequest { batch, record, headers, user_header }, Micros::new(since))
+            (LoggedRequest { batch, record, headers, user_key }, Micros::new(since))
         })
     }
 }
@@ -200,7 +200,7 @@ enum CursorKind {
 }
 
 impl RequestLog {
-    /// Opens all inputs. `user_header` is the header that the user field of the log stands for.
+    /// Opens all inputs. `user_key` is the key that the user field of the log stands for, as in `header x-user`.
     ///
     /// # Errors
     ///
@@ -208,9 +208,9 @@ impl RequestLog {
     pub fn open(
         inputs: Vec<LogInput>,
         formats: LineFormats,
-        user_header: Option<String>,
+        user_key: Option<String>,
     ) -> Result<Self, LogError> {
-        Self::open_with_window(inputs, formats, user_header, SortWindow::default())
+        Self::open_with_window(inputs, formats, user_key, SortWindow::default())
     }
 
     /// Opens all inputs, and sorts lines within this window.
@@ -221,22 +221,22 @@ impl RequestLog {
     pub fn open_with_window(
         inputs: Vec<LogInput>,
         formats: LineFormats,
-        user_header: Option<String>,
+        user_key: Option<String>,
         window: SortWindow,
     ) -> Result<Self, LogError> {
-        Self::open_with(inputs, Arc::new(formats), user_header.map(Into::into), window)
+        Self::open_with(inputs, Arc::new(formats), user_key.map(Into::into), window)
     }
 
     /// Opens the log again from its start, if that is possible.
     pub fn reopen(&self) -> Option<Result<Self, LogError>> {
         let inputs = self.inputs.as_ref()?.iter().map(LogInput::reopen).collect::<Option<Vec<_>>>()?;
-        Some(Self::open_with(inputs, self.formats.clone(), self.user_header.clone(), self.window))
+        Some(Self::open_with(inputs, self.formats.clone(), self.user_key.clone(), self.window))
     }
 
     fn open_with(
         inputs: Vec<LogInput>,
         formats: Arc<LineFormats>,
-        user_header: Option<Arc<str>>,
+        user_key: Option<Arc<str>>,
         window: SortWindow,
     ) -> Result<Self, LogError> {
         let gates = SharedGates::default();
@@ -252,7 +252,7 @@ impl RequestLog {
         let sources = Vec::new();
         let mut log = Self {
             formats,
-            user_header,
+            user_key,
             window,
             gates,
             inputs: again,
@@ -267,7 +267,7 @@ impl RequestLog {
             let scout = BatchPreparer {
                 gates: log.gates.clone(),
                 formats: log.formats.clone(),
-                user_header: log.user_header.clone(),
+                user_key: log.user_key.clone(),
             };
             let reader = LogReader::start(input, window.bytes(), scout, log.bytes_read.clone())?;
             sources.push(MergeSource {
@@ -371,7 +371,7 @@ impl RequestLog {
             records,
             previous_time: since,
             headers: &self.formats.headers,
-            user_header: self.user_header.as_deref(),
+            user_key: self.user_key.as_deref(),
         }))
     }
 

@@ -107,10 +107,15 @@ impl Replay {
         })
     }
 
-    /// Returns the header that names the user of a policy, if it is a header.
-    pub fn user_header(policy: &Policy) -> Option<String> {
+    /// Returns the key of the user of a policy, as in `header x-user` or `jwt sub`, if the user of a log can be its value.
+    pub fn user_key(policy: &Policy) -> Option<String> {
         match policy.user.as_ref()? {
-            KeySpec::Part(KeyPart::Header(name)) => Some(name.clone()),
+            KeySpec::Part(
+                part @ (KeyPart::Header(_)
+                | KeyPart::Jwt(_)
+                | KeyPart::ApiKey(_)
+                | KeyPart::ClientCertificate(_)),
+            ) => Some(part.to_string()),
             _ => None,
         }
     }

@@ -287,3 +287,28 @@ fn table_overflow_is_noted() {
         replay(log.as_bytes(), "rules: [{ name: each, key: ip, quota: 1/d sliding-window }]").unwrap();
     assert_eq!((result.stats.denied, result.notes), (0, Vec::<String>::new()));
 }
+
+/// A log has no tokens and no certificates. The user that it recorded is the claim that `user` names.
+#[test]
+fn recorded_user_is_the_value_of_a_claim() {
+    let line = |second: u64, user: &str| {
+        format!(
+            "{{\"time\":\"2026-11-16T03:20:{second:02}Z\",\"ip\":\"192.0.2.1\",\"method\":\"GET\",\"path\":\"/\",\"status\":200,\"user\":\"{user}\"}}\n"
+        )
+    };
+    let log: String =
+        [(1, "ada"), (2, "ada"), (3, "bob"), (4, "ada")].map(|(at, user)| line(at, user)).concat();
+    let identity = "identity: { jwt: { keys: 'http://127.0.0.1:9/keys' } }";
+    for (user, key, denied) in [
+        ("jwt sub", "jwt sub", 2),
+        ("jwt sub", "user", 2),
+        ("client-cert san", "client-cert san", 2),
+        ("jwt sub", "{ first: [jwt sub, ip] }", 2),
+    ] {
+        let policy = format!("{identity}\nuser: {user}\nrules: [{{ name: each, key: {key}, quota: 1/h }}]");
+        let result = replay(log.as_bytes(), &policy).unwrap();
+        assert_eq!(result.stats.denied, denied, "{user}: {key}");
+    }
+    let other = format!("{identity}\nuser: jwt sub\nrules: [{{ name: each, key: jwt name, quota: 1/h }}]");
+    assert!(replay(log.as_bytes(), &other).unwrap_err().to_string().contains("(jwt name)"));
+}

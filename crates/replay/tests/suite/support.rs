@@ -27,7 +27,7 @@ pub(crate) fn open_logs(
 ) -> Result<RequestLog, ReplayError> {
     let inputs =
         logs.iter().enumerate().map(|(place, bytes)| LogInput::from_bytes(format!("log{place}"), *bytes));
-    Ok(RequestLog::open(inputs.collect(), formats, Replay::user_header(policy))?)
+    Ok(RequestLog::open(inputs.collect(), formats, Replay::user_key(policy))?)
 }
 
 /// Replays a log through a policy.

@@ -49,6 +49,13 @@ pub trait RequestHead {
         None
     }
 
+    /// The value of a key that a log recorded for this request, where the request itself is not available. `key` is its notation
+    /// in a policy, such as `jwt sub`.
+    fn recorded_key(&self, key: &str) -> Option<&str> {
+        let _ = key;
+        None
+    }
+
     /// The first value of a header, by its name in lower case. The bytes are not validated.
     fn header(&self, name: &str) -> Option<&[u8]>;
 

@@ -31,7 +31,7 @@ fn log_text() -> String {
 }
 
 fn logged_requests<'a>(batch: &'a LogBatch, first: usize, records: &'a [LogRecord]) -> LoggedRequests<'a> {
-    LoggedRequests { batch, offset: first, records, previous_time: 0, headers: &[], user_header: None }
+    LoggedRequests { batch, offset: first, records, previous_time: 0, headers: &[], user_key: None }
 }
 
 #[test]
