@@ -38,9 +38,8 @@ impl CertifiedClient {
 
     /// The statuses of responses over HTTP/1.1 and HTTP/2, each on a connection of its own.
     async fn statuses(&self, address: SocketAddr, path: &str) -> [u16; 2] {
-        let request = |uri: &str| {
-            Request::get(uri).header("host", "localhost").body(Empty::<Bytes>::new()).unwrap()
-        };
+        let request =
+            |uri: &str| Request::get(uri).header("host", "localhost").body(Empty::<Bytes>::new()).unwrap();
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(connect(address, &self.http1).await)).await.unwrap();
         tokio::spawn(connection);
@@ -48,7 +47,8 @@ impl CertifiedClient {
         let io = TokioIo::new(connect(address, &self.http2).await);
         let (mut sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
         tokio::spawn(connection);
-        let second = sender.send_request(request(&format!("https://localhost{path}"))).await.unwrap().status();
+        let second =
+            sender.send_request(request(&format!("https://localhost{path}"))).await.unwrap().status();
         [first, second].map(|status: StatusCode| status.as_u16())
     }
 }

@@ -8,8 +8,8 @@ use crate::{
     explain::{CounterLocation, counter_location, is_shared_key},
     matching::{CompiledExpression, ExpressionPurpose},
     model::{
-        AdminSpec, ClientCertificateMatch, CostSpec, EnvVariable, KeyPart, KeySpec, ListenerSpec, Match, Policy,
-        Quotas, RuleEnforcement, RuleSpec, Segment, Underscores,
+        AdminSpec, ClientCertificateMatch, CostSpec, EnvVariable, KeyPart, KeySpec, ListenerSpec, Match,
+        Policy, Quotas, RuleEnforcement, RuleSpec, Segment, Underscores,
     },
 };
 use cover::{are_disjoint, covers};
