@@ -130,11 +130,11 @@ fn unrecorded_parts(key: &KeySpec, user: Option<&KeySpec>) -> Vec<String> {
             parts.iter().flat_map(|part| unrecorded_parts(part, user)).collect()
         }
         KeySpec::Part(KeyPart::User) => match user {
-            None | Some(KeySpec::Part(KeyPart::Header(_))) => Vec::new(),
+            None => Vec::new(),
+            Some(user) if can_be_user(user) => Vec::new(),
             Some(user) => unrecorded_parts(user, None),
         },
-        // The user is recorded, and a replay uses it as the header that names it.
-        KeySpec::Part(KeyPart::Header(_)) if user == Some(key) => Vec::new(),
+        KeySpec::Part(_) if user == Some(key) && can_be_user(key) => Vec::new(),
         KeySpec::Part(part) => match part {
             KeyPart::Header(_)
             | KeyPart::Cookie(_)
@@ -142,10 +142,17 @@ fn unrecorded_parts(key: &KeySpec, user: Option<&KeySpec>) -> Vec<String> {
             | KeyPart::Descriptor(_)
             | KeyPart::Body(_)
             | KeyPart::Jwt(_)
-            | KeyPart::ApiKey(_) => vec![part.to_string()],
+            | KeyPart::ApiKey(_)
+            | KeyPart::ClientCertificate(_) => vec![part.to_string()],
             _ => Vec::new(),
         },
     }
+}
+
+/// Whether a replay uses the recorded user as the value of this key.
+fn can_be_user(key: &KeySpec) -> bool {
+    let KeySpec::Part(part) = key else { return false };
+    matches!(part, KeyPart::Header(_) | KeyPart::Jwt(_) | KeyPart::ApiKey(_) | KeyPart::ClientCertificate(_))
 }
 
 /// Adds the parts of requests that conditions need and the history does not have.
