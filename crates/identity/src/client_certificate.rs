@@ -68,7 +68,12 @@ fn write_name(mut name: &[u8]) -> Option<String> {
 /// Writes an attribute: `CN=ada`, or its object identifier and the encoded value if it is no known text.
 fn write_attribute(to: &mut String, kind: &[u8], encoded: &[u8]) -> Option<()> {
     let known = ATTRIBUTE_NAMES.iter().find(|(known, _)| *known == kind).map(|(_, name)| *name);
-    match (known, read_text(encoded)?) {
+    let mut rest = encoded;
+    let (tag, content) = read_element(&mut rest)?;
+    if !rest.is_empty() {
+        return None;
+    }
+    match (known, decode_text(tag, content)) {
         (Some(name), Some(text)) => {
             to.push_str(name);
             to.push('=');
@@ -86,14 +91,9 @@ fn write_attribute(to: &mut String, kind: &[u8], encoded: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// The text of a value. `None` if the value is malformed, and `Some(None)` if it is no text.
-fn read_text(encoded: &[u8]) -> Option<Option<String>> {
-    let mut rest = encoded;
-    let (tag, content) = read_element(&mut rest)?;
-    if !rest.is_empty() {
-        return None;
-    }
-    Some(match tag {
+/// The text of a value; `None` if it is no text.
+fn decode_text(tag: u8, content: &[u8]) -> Option<String> {
+    match tag {
         tag::UTF8_STRING | tag::PRINTABLE_STRING | tag::IA5_STRING => {
             str::from_utf8(content).ok().map(str::to_owned)
         }
@@ -103,7 +103,7 @@ fn read_text(encoded: &[u8]) -> Option<Option<String>> {
             char::decode_utf16(units).collect::<Result<_, _>>().ok().filter(|_| rest.is_empty())
         }
         _ => None,
-    })
+    }
 }
 
 /// Escapes as RFC 4514 describes, and control characters.
