@@ -11,6 +11,7 @@ mod curl;
 mod feature;
 mod key_capacity;
 mod large_bodies;
+mod llm_clients;
 mod log;
 mod outage;
 mod prometheus;
