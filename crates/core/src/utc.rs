@@ -68,11 +68,15 @@ impl From<Micros> for Utc {
     }
 }
 
-/// Prints as in RFC 3339: `2000-02-29T12:34:56.789012Z`.
+/// Prints as in RFC 3339: `2000-02-29T12:34:56.789012Z`; with `{:.0}`, without a fraction.
 impl fmt::Display for Utc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { year, month, day, hour, minute, second, microsecond } = self;
-        write!(f, "{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{microsecond:06}Z")
+        write!(f, "{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}")?;
+        match f.precision() {
+            Some(0) => f.write_str("Z"),
+            _ => write!(f, ".{microsecond:06}Z"),
+        }
     }
 }
 

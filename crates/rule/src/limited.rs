@@ -1,7 +1,10 @@
 //! The error of a call that a rule rejected.
 
 use std::{borrow::Cow, error, fmt, sync::Arc, time::Duration};
-use tidegate_core::{Decision, Quota, header::PolicyField};
+use tidegate_core::{
+    Decision, Quota,
+    header::{CostUnit, PolicyField},
+};
 use tidegate_overload::CallError;
 
 /// A rule rejected a call: which rule, why, and when a retry makes sense.
@@ -15,6 +18,7 @@ struct LimitedInner {
     rule: Arc<str>,
     message: Option<Arc<str>>,
     quota: Option<Quota>,
+    unit: CostUnit,
     /// Used if the cause has none.
     retry_after: Option<Duration>,
     cause: CallError,
@@ -27,6 +31,7 @@ impl Limited {
             rule: rule.into(),
             message: None,
             quota: None,
+            unit: CostUnit::default(),
             retry_after: None,
             cause,
         }))
@@ -43,6 +48,13 @@ impl Limited {
     #[must_use]
     pub fn with_quota(mut self, quota: Option<Quota>) -> Self {
         self.0.quota = quota;
+        self
+    }
+
+    /// Sets what that quota counts; requests by default.
+    #[must_use]
+    pub fn with_unit(mut self, unit: CostUnit) -> Self {
+        self.0.unit = unit;
         self
     }
 
@@ -105,7 +117,8 @@ impl Limited {
     /// The exceeded quota as a rate limit header.
     pub fn label(&self) -> Option<PolicyField> {
         let (quota, decision) = (self.0.quota?, self.decision()?);
-        Some(PolicyField::for_indexed_quota(&self.0.rule, decision.quota(), &quota))
+        let field = PolicyField::for_indexed_quota(&self.0.rule, decision.quota(), &quota);
+        Some(field.with_unit(self.0.unit))
     }
 
     /// The time after which a retry makes sense, if known.

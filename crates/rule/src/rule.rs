@@ -20,7 +20,7 @@ use std::{
     },
     time::Duration,
 };
-use tidegate_core::{Decision, Micros, Quota, Ratio};
+use tidegate_core::{Decision, Micros, Quota, Ratio, header::CostUnit};
 use tidegate_limiter::{Bucket, BuildError, Limiter, WaitError, Waiter, background, store::QuotaSelection};
 use tidegate_overload::{CallError, ScaledLimit, Scaler, load::Scalable};
 
@@ -116,7 +116,8 @@ impl SharedRule {
 
     /// Updates the rate limit headers of its quotas.
     pub(crate) fn set_policy_fields(&self, quotas: &[Quota]) {
-        self.active.set_policy_fields(quotas, self.config().selection);
+        let config = self.config();
+        self.active.set_policy_fields(quotas, config.selection, config.unit);
     }
 
     /// Lets the quotas follow the load from now on, from the factor of an earlier scaler.
@@ -194,7 +195,8 @@ impl Scalable for ActiveState {
     fn set_limit(&self, limit: &Vec<Quota>) -> Result<(), BuildError> {
         let Some(limiter) = self.state.load().limiter.clone() else { return Ok(()) };
         limiter.set_limit(limit)?;
-        self.set_policy_fields(limit, self.policy_fields.load().selection());
+        let fields = self.policy_fields.load();
+        self.set_policy_fields(limit, fields.selection(), fields.unit());
         Ok(())
     }
 }
@@ -204,8 +206,8 @@ impl ActiveState {
         self.state.load().limiter.as_ref().map(Limiter::quotas).unwrap_or_default()
     }
 
-    fn set_policy_fields(&self, quotas: &[Quota], selection: QuotaSelection) {
-        self.policy_fields.store(Arc::new(PolicyFields::new(&self.name, quotas, selection)));
+    fn set_policy_fields(&self, quotas: &[Quota], selection: QuotaSelection, unit: CostUnit) {
+        self.policy_fields.store(Arc::new(PolicyFields::new(&self.name, quotas, selection, unit)));
     }
 }
 
@@ -364,6 +366,7 @@ impl Rule {
         Limited::new(self.shared.active.name.clone(), CallError::from_denial(*decision))
             .with_message(state.message.clone())
             .with_quota(quotas.get(decision.quota()).copied())
+            .with_unit(self.policy_fields().unit())
     }
 
     async fn admit_slow<K: RuleKey + ?Sized>(&self, key: &K, cost: u64) -> Result<(), Limited> {

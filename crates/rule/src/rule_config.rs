@@ -2,7 +2,7 @@
 
 use crate::{Mode, site::SiteKey};
 use std::{borrow::Cow, panic::Location, sync::Arc, time::Duration};
-use tidegate_core::{CarryOver, Quota, SettingError};
+use tidegate_core::{CarryOver, Quota, SettingError, header::CostUnit};
 use tidegate_limiter::{BuildError, Capacity, Overflow, store::QuotaSelection};
 
 /// The declaration of a rule in code, which settings may override.
@@ -23,6 +23,7 @@ pub struct RuleConfig {
     pub(crate) location: &'static Location<'static>,
     pub(crate) quotas: Vec<Quota>,
     pub(crate) selection: QuotaSelection,
+    pub(crate) unit: CostUnit,
     pub(crate) mode: Mode,
     pub(crate) store: Option<Cow<'static, str>>,
     pub(crate) wait: Duration,
@@ -52,6 +53,7 @@ impl RuleConfig {
             location: Location::caller(),
             quotas: Vec::new(),
             selection: QuotaSelection::All,
+            unit: CostUnit::default(),
             mode: Mode::Enforce,
             store: None,
             wait: Duration::ZERO,
@@ -135,6 +137,12 @@ impl RuleConfig {
     #[must_use]
     pub fn tiers(self, quotas: impl IntoIterator<Item = Quota>) -> Self {
         Self { quotas: quotas.into_iter().collect(), selection: QuotaSelection::Tier, ..self }
+    }
+
+    /// Sets what the quotas count, for headers that name it; requests by default.
+    #[must_use]
+    pub fn unit(self, unit: CostUnit) -> Self {
+        Self { unit, ..self }
     }
 
     /// Sets the mode.

@@ -13,7 +13,7 @@ mod policy_field;
 mod small_string;
 
 pub use parse::{RateLimitItems, parse_items, parse_rate_limit, parse_seconds};
-pub use policy_field::PolicyField;
+pub use policy_field::{CostUnit, PolicyField};
 pub use small_string::SmallString;
 
 use crate::{decision::Decision, units::Micros};

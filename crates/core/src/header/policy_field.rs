@@ -42,6 +42,17 @@ pub struct PolicyField {
     name_len: usize,
     limit: u64,
     window: Option<u64>,
+    unit: Option<CostUnit>,
+}
+
+/// What a quota counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CostUnit {
+    /// Requests, each at a cost of one.
+    #[default]
+    Requests,
+    /// Tokens: requests differ in cost.
+    Tokens,
 }
 
 impl PolicyField {
@@ -53,7 +64,8 @@ impl PolicyField {
         let _ = write_string(&mut policy, name);
         let quoted = policy.len();
         let _ = write_parameters(&mut policy, quota, most, window);
-        Self { name: name.to_string(), policy, name_len: quoted, limit: most, window }
+        let unit = quota_unit(quota).is_none().then(CostUnit::default);
+        Self { name: name.to_string(), policy, name_len: quoted, limit: most, window, unit }
     }
 
     /// A field for the quota at `index` of a rule. The first has the name of the rule, the others are `login.2`,
@@ -63,6 +75,17 @@ impl PolicyField {
             0 => Self::new(rule, quota),
             _ => Self::new(&format!("{rule}.{}", index.saturating_add(1)), quota),
         }
+    }
+
+    /// Sets what the quota counts. Concurrent requests and bytes remain what they are.
+    #[must_use]
+    pub fn with_unit(self, unit: CostUnit) -> Self {
+        Self { unit: self.unit.map(|_| unit), ..self }
+    }
+
+    /// What the quota counts; `None` for concurrent requests and bytes.
+    pub fn unit(&self) -> Option<CostUnit> {
+        self.unit
     }
 
     /// The name of the quota.
@@ -157,15 +180,19 @@ fn limit_and_window(quota: &Quota) -> (u64, Option<u64>) {
     (granted.max(quota.limit()).min(MAX_INTEGER), Some(window))
 }
 
-fn write_parameters(out: &mut String, quota: &Quota, limit: u64, window: Option<u64>) -> fmt::Result {
-    write!(out, ";q={limit}")?;
-    let unit = match (quota.kind(), quota.rate()) {
+/// The value of `qu`; `None` if the quota counts requests or tokens.
+fn quota_unit(quota: &Quota) -> Option<&'static str> {
+    match (quota.kind(), quota.rate()) {
         (AlgorithmKind::Concurrency(_), _) => Some("concurrent-requests"),
         (AlgorithmKind::Total(total), _) if total.unit() == RateUnit::Bytes => Some("content-bytes"),
         (_, Some(rate)) if rate.unit() == RateUnit::Bytes => Some("content-bytes"),
         _ => None,
-    };
-    if let Some(unit) = unit {
+    }
+}
+
+fn write_parameters(out: &mut String, quota: &Quota, limit: u64, window: Option<u64>) -> fmt::Result {
+    write!(out, ";q={limit}")?;
+    if let Some(unit) = quota_unit(quota) {
         write!(out, ";qu=\"{unit}\"")?;
     }
     match window {

@@ -86,7 +86,7 @@ impl AdminGateway {
         Self { address, addresses, admin, decisions, handle, folder, stop, end }
     }
 
-    async fn replace(&self, server: &TestBackend, rest: &str) {
+    pub(crate) async fn replace(&self, server: &TestBackend, rest: &str) {
         self.replace_policy(&policy_text(server, rest)).await;
     }
 

@@ -354,6 +354,54 @@ async fn expected_continue_is_sent_for_the_rules() {
     gateway.stop().await;
 }
 
+/// Rules with `cost` or `settle` count tokens, all others requests.
+#[tokio::test]
+async fn provider_headers_tell_tokens_from_requests() {
+    let server = TestBackend::start_echo().await;
+    let policy = |style: &str, cost: &str| {
+        format!(
+            "headers: {style}\nrules:\n  - {{ name: requests, key: header x-user, quota: 60 per 60h }}\n\
+             \x20 - {{ name: budget, key: header x-user, quota: 9000 per 100h{cost} }}\n"
+        )
+    };
+    let tokens = ", cost: { from: body /max_tokens, default: 100, max: 9000 }, settle: openai";
+    let gateway = AdminGateway::start(&server, &policy("openai", tokens));
+    let body = r#"{"max_tokens": 250}"#;
+    let response = post(&mut gateway.connect().await, "x-user: ann\r\n", body).await;
+    for (name, value) in [
+        ("x-ratelimit-limit-requests", "60"),
+        ("x-ratelimit-remaining-requests", "59"),
+        ("x-ratelimit-reset-requests", "1h0m0s"),
+        ("x-ratelimit-limit-tokens", "9000"),
+        ("x-ratelimit-remaining-tokens", "8750"),
+        ("x-ratelimit-reset-tokens", "2h46m40s"),
+    ] {
+        assert_eq!(response.header(name), Some(value), "{name}");
+    }
+    let denied = post(&mut gateway.connect().await, "x-user: ann\r\n", r#"{"max_tokens": 8900}"#).await;
+    assert_eq!((denied.status(), denied.header("x-ratelimit-remaining-tokens")), (429, Some("8750")));
+
+    // Without a cost the second rule counts requests, too. The one with the least remaining is shown.
+    gateway.replace(&server, &policy("openai", "")).await;
+    let response = gateway.get_with_header("/", "x-user: bob\r\n").await;
+    assert_eq!(response.header("x-ratelimit-remaining-requests"), Some("59"));
+    assert_eq!(response.header("x-ratelimit-remaining-tokens"), None);
+
+    gateway.replace(&server, &policy("anthropic", tokens)).await;
+    let response = post(&mut gateway.connect().await, "x-user: cy\r\n", body).await;
+    for (name, value) in [
+        ("anthropic-ratelimit-requests-limit", "60"),
+        ("anthropic-ratelimit-requests-remaining", "59"),
+        ("anthropic-ratelimit-tokens-limit", "9000"),
+        ("anthropic-ratelimit-tokens-remaining", "8750"),
+    ] {
+        assert_eq!(response.header(name), Some(value), "{name}");
+    }
+    let reset = response.header("anthropic-ratelimit-tokens-reset").unwrap();
+    assert!(reset.len() == "2000-02-29T12:34:56Z".len() && reset.ends_with('Z'), "{reset}");
+    gateway.stop().await;
+}
+
 /// All estimates are reserved before the first response, so no more requests are admitted than the budget has.
 #[tokio::test]
 async fn parallel_requests_stay_within_the_budget() {

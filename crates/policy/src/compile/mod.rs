@@ -116,7 +116,7 @@ impl Compiler {
         Self { clock: Some(clock), ..self }
     }
 
-    /// Sets the clock for the times of tokens, since 1970; the wall clock by default.
+    /// Sets the clock for the times of tokens and for dates in headers, since 1970; the wall clock by default.
     #[must_use]
     pub fn wall_clock(self, clock: Clock) -> Self {
         Self { wall_clock: Some(clock), ..self }
@@ -166,6 +166,10 @@ impl Compiler {
         let scalers = paused.map(PausedSchedules::disarm).unwrap_or_default();
         made.commits.into_iter().for_each(|commit| commit());
         let gate = Gate::new(limits).with_header_style(policy.headers);
+        let gate = match &self.wall_clock {
+            Some(clock) => gate.with_wall_clock(clock.clone()),
+            None => gate,
+        };
         let limited = made.rules.iter().enumerate().filter(|(_, rule)| rule.limit.is_some());
         let inner = PolicyGateInner {
             gate,

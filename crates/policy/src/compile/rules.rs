@@ -311,7 +311,7 @@ fn declare_limit(
     memory: u64,
     keys: &KeyCompiler<'_>,
 ) -> Result<Option<(RuleConfig, RuleLimiting)>, SettingError> {
-    let mut declaration = RuleConfig::new(source.name.clone());
+    let mut declaration = RuleConfig::new(source.name.clone()).unit(source.unit());
     let mut limiting = RuleLimiting {
         cost: keys.compile_cost(&source.cost)?,
         charge: compile_charge(source.charge.as_ref(), source.settle.as_ref())?,

@@ -569,7 +569,8 @@ fn simulate_exhausted(
         Outcome::Deny(_) => {
             let limited = Limited::new(rule.name.as_str(), CallError::Limited(decision.with_quota(index)))
                 .with_message(rule.message.as_deref().map(Into::into))
-                .with_quota(Some(quota));
+                .with_quota(Some(quota))
+                .with_unit(rule.unit());
             let default_response = RejectionResponse::from_limited(&limited, fields);
             ExhaustedOutcome::Rejected(RejectAction::for_rule(
                 &rule.on_limit,

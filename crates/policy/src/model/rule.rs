@@ -5,7 +5,9 @@ use super::{
 };
 use std::{fmt, str::FromStr, time::Duration};
 use tidegate_access::BanRule;
-use tidegate_core::{AlgorithmKind, CarryOver, LARGEST_EXACT, Percent, Quota, RateUnit, Ratio, SettingError};
+use tidegate_core::{
+    AlgorithmKind, CarryOver, LARGEST_EXACT, Percent, Quota, RateUnit, Ratio, SettingError, header::CostUnit,
+};
 use tidegate_limiter::{Capacity, FailureMode, Overflow};
 use tidegate_overload::Schedule;
 use tidegate_rule::{
@@ -140,6 +142,14 @@ impl RuleSpec {
         match &self.quotas {
             Quotas::All(quotas) => quotas.clone(),
             Quotas::Tiers(tiers) => tiers.all_quotas(),
+        }
+    }
+
+    /// What its quotas count: tokens if requests can differ in cost.
+    pub(crate) fn unit(&self) -> CostUnit {
+        match (&self.cost, &self.settle) {
+            (CostSpec::Fixed(DEFAULT_COST), None) => CostUnit::Requests,
+            _ => CostUnit::Tokens,
         }
     }
 

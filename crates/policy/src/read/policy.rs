@@ -27,10 +27,12 @@ use tidegate_limiter::{
 };
 use tidegate_rule::HeaderStyle;
 
-const HEADER_STYLES: [(&str, HeaderStyle); 4] = [
+const HEADER_STYLES: [(&str, HeaderStyle); 6] = [
     ("ietf", HeaderStyle::Ietf),
     ("legacy", HeaderStyle::Legacy),
     ("draft-03", HeaderStyle::Draft03),
+    ("openai", HeaderStyle::OpenAi),
+    ("anthropic", HeaderStyle::Anthropic),
     ("none", HeaderStyle::None),
 ];
 const FORWARDED_HEADERS: [(&str, ForwardedHeaders); 3] = [

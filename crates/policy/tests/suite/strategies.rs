@@ -472,7 +472,14 @@ fn server_sections() -> BoxedStrategy<ServerSection> {
             service,
         });
     let fields =
-        select(vec![HeaderStyle::Ietf, HeaderStyle::Legacy, HeaderStyle::Draft03, HeaderStyle::None]);
+        select(vec![
+            HeaderStyle::Ietf,
+            HeaderStyle::Legacy,
+            HeaderStyle::Draft03,
+            HeaderStyle::OpenAi,
+            HeaderStyle::Anthropic,
+            HeaderStyle::None,
+        ]);
     let forwarded_headers =
         select(vec![ForwardedHeaders::All, ForwardedHeaders::XForwarded, ForwardedHeaders::None]);
     (

@@ -33,7 +33,7 @@ use crate::{
     request::{AddressKey, RequestHead},
 };
 use std::{fmt, net::IpAddr, sync::Arc};
-use tidegate_limiter::Limiter;
+use tidegate_limiter::{Clock, Limiter};
 
 /// A set of limits on requests. Those that apply to a request are evaluated together: all are charged, or
 /// none is. Clones share state.
@@ -65,6 +65,7 @@ struct GateInner {
     /// The prefix bits of the peer address, if it is the only input of its only limit.
     peer_prefix_len: Option<u8>,
     header_style: HeaderStyle,
+    wall_clock: Clock,
     make_rejection: Option<Arc<MakeRejection>>,
 }
 
@@ -83,6 +84,7 @@ impl Gate {
                 limits,
                 peer_prefix_len,
                 header_style: HeaderStyle::default(),
+                wall_clock: Clock::wall(),
                 make_rejection: None,
             }),
         }
@@ -102,6 +104,13 @@ impl Gate {
     #[must_use]
     pub fn with_header_style(mut self, style: HeaderStyle) -> Self {
         Arc::make_mut(&mut self.inner).header_style = style;
+        self
+    }
+
+    /// Sets the clock for times in rate limit headers; the wall clock by default.
+    #[must_use]
+    pub fn with_wall_clock(mut self, clock: Clock) -> Self {
+        Arc::make_mut(&mut self.inner).wall_clock = clock;
         self
     }
 
@@ -146,6 +155,11 @@ impl Gate {
     #[inline]
     pub fn header_style(&self) -> HeaderStyle {
         self.inner.header_style
+    }
+
+    /// The clock for times in rate limit headers.
+    pub fn wall_clock(&self) -> &Clock {
+        &self.inner.wall_clock
     }
 
     /// The response to a denied request.

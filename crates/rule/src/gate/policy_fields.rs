@@ -2,7 +2,10 @@
 
 use bytes::Bytes;
 use std::{any::Any, sync::OnceLock};
-use tidegate_core::{Quota, header::PolicyField};
+use tidegate_core::{
+    Quota,
+    header::{CostUnit, PolicyField},
+};
 use tidegate_limiter::store::QuotaSelection;
 
 /// The quotas of a rule as rate limit headers: formatted when they change, and used for every response.
@@ -12,12 +15,13 @@ pub struct PolicyFields {
     quotas: Vec<Box<str>>,
     joined: Bytes,
     selection: QuotaSelection,
+    unit: CostUnit,
     cache: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 impl PolicyFields {
-    pub(crate) fn new(rule: &str, quotas: &[Quota], selection: QuotaSelection) -> Self {
-        let label = |(index, quota)| PolicyField::for_indexed_quota(rule, index, quota);
+    pub(crate) fn new(rule: &str, quotas: &[Quota], selection: QuotaSelection, unit: CostUnit) -> Self {
+        let label = |(index, quota)| PolicyField::for_indexed_quota(rule, index, quota).with_unit(unit);
         let labels: Vec<PolicyField> = quotas.iter().enumerate().map(label).collect();
         let all = labels.iter().map(PolicyField::policy).collect::<Vec<_>>().join(", ").into();
         let bytes = |label: PolicyField| {
@@ -29,6 +33,7 @@ impl PolicyFields {
             quotas: quotas.iter().map(|quota| quota.to_string().into()).collect(),
             joined: all,
             selection,
+            unit,
             cache: OnceLock::new(),
         }
     }
@@ -44,6 +49,12 @@ impl PolicyFields {
     #[inline]
     pub fn selection(&self) -> QuotaSelection {
         self.selection
+    }
+
+    /// What the quotas count.
+    #[inline]
+    pub fn unit(&self) -> CostUnit {
+        self.unit
     }
 
     /// The field of the quota at this index.

@@ -243,6 +243,7 @@ impl Verdict {
                     &limited,
                     quotas.iter().filter_map(QuotaHeaders::remaining),
                     gate.header_style(),
+                    gate.wall_clock(),
                 )
             }
             None => RejectionResponse::missing_key(),
@@ -254,7 +255,7 @@ impl Verdict {
     pub fn write_headers(&self, gate: &Gate, mut each: impl FnMut(&'static str, &str)) {
         let (fields, quotas) = (gate.header_style(), self.quotas(gate));
         fields.write_policies(quotas.iter().flat_map(QuotaHeaders::policies), &mut each);
-        fields.write_remaining(quotas.iter().filter_map(QuotaHeaders::remaining), each);
+        fields.write_remaining(quotas.iter().filter_map(QuotaHeaders::remaining), gate.wall_clock(), each);
     }
 
     fn quotas(&self, gate: &Gate) -> Vec<QuotaHeaders<'_>> {

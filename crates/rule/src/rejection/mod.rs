@@ -12,6 +12,7 @@ use tidegate_core::{
     Decision, Micros, Outcome, Retry,
     header::{self, PolicyField},
 };
+use tidegate_limiter::Clock;
 use tidegate_overload::CallError;
 
 /// The response to a rejected request: a status, headers and a body, for a framework integration to convert.
@@ -121,12 +122,18 @@ impl RejectionResponse {
     pub fn from_limited(limited: &Limited, fields: HeaderStyle) -> Self {
         let label = limited.label();
         let decision = label.as_ref().zip(limited.decision());
-        Self::from_decisions(limited, decision, fields)
+        Self::from_decisions(limited, decision, fields, &Clock::wall())
     }
 
     /// The response to a rejected request that several quotas checked, with the headers of all of them.
-    /// `Retry-After` is the longest wait; absent if one of them will never admit the request.
-    pub fn from_decisions<'a, T>(limited: &Limited, decisions: T, fields: HeaderStyle) -> Self
+    /// `Retry-After` is the longest wait; absent if one of them will never admit the request. The clock provides the time of
+    /// headers with a date.
+    pub fn from_decisions<'a, T>(
+        limited: &Limited,
+        decisions: T,
+        fields: HeaderStyle,
+        wall_clock: &Clock,
+    ) -> Self
     where
         T: IntoIterator<Item = (&'a PolicyField, &'a Decision), IntoIter: Clone>,
     {
@@ -145,7 +152,7 @@ impl RejectionResponse {
         if let Some(seconds) = retry_after {
             response.headers.push(("retry-after".into(), seconds.to_string().into()));
         }
-        fields.write(decisions.clone(), |name, value| {
+        fields.write(decisions.clone(), wall_clock, |name, value| {
             response.headers.push((name.into(), value.to_owned().into()));
         });
 

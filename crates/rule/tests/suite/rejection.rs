@@ -4,8 +4,11 @@
 
 use proptest::prelude::*;
 use std::time::Duration;
-use tidegate_core::{Decision, Demand, Micros, Quota, header::PolicyField};
-use tidegate_limiter::WaitError;
+use tidegate_core::{
+    Decision, Demand, Micros, Quota,
+    header::{CostUnit, PolicyField},
+};
+use tidegate_limiter::{Clock, WaitError};
 use tidegate_overload::{CallError, Rejection};
 use tidegate_rule::{HeaderStyle, Limited, RejectionResponse, RuleConfig, Rules, Settings};
 
@@ -136,7 +139,7 @@ fn response_lists_several_quotas() {
     let each = || decisions.iter().map(|(label, decision)| (label, decision));
     let limited = limited(Duration::from_secs(3));
 
-    let response = RejectionResponse::from_decisions(&limited, each(), HeaderStyle::Ietf);
+    let response = RejectionResponse::from_decisions(&limited, each(), HeaderStyle::Ietf, &Clock::wall());
     assert_eq!(response.get("retry-after"), Some("90"));
     assert_eq!(
         response.get("ratelimit-policy"),
@@ -145,12 +148,13 @@ fn response_lists_several_quotas() {
     assert_eq!(response.get("ratelimit"), Some(r#""login";r=0;t=3, "login.2";r=0;t=90, "api";r=2"#));
     assert_eq!(body(&response)["violated-policies"], serde_json::json!(["login", "login.2"]));
 
-    let response = RejectionResponse::from_decisions(&limited, each(), HeaderStyle::Legacy);
+    let response = RejectionResponse::from_decisions(&limited, each(), HeaderStyle::Legacy, &Clock::wall());
     assert_eq!(
         (response.get("x-ratelimit-limit"), response.get("x-ratelimit-reset")),
         (Some("20"), Some("90"))
     );
-    assert_eq!(RejectionResponse::from_decisions(&limited, [], HeaderStyle::Ietf).get("ratelimit"), None);
+    let response = RejectionResponse::from_decisions(&limited, [], HeaderStyle::Ietf, &Clock::wall());
+    assert_eq!(response.get("ratelimit"), None);
 }
 
 /// A retry after one quota would still exceed what another one can ever admit.
@@ -161,8 +165,8 @@ fn no_retry_after_when_retry_cannot_succeed() {
         (policy_field("uploads", "5/min"), decide("5/min", 6)),
     ];
     let each = decisions.iter().map(|(label, decision)| (label, decision));
-    let response =
-        RejectionResponse::from_decisions(&limited(Duration::from_secs(3)), each, HeaderStyle::Ietf);
+    let limited = limited(Duration::from_secs(3));
+    let response = RejectionResponse::from_decisions(&limited, each, HeaderStyle::Ietf, &Clock::wall());
     assert_eq!((response.status, response.get("retry-after")), (429, None));
     assert_eq!(body(&response).get("retry-after"), None);
 }
@@ -176,7 +180,7 @@ fn admitted_response_has_quota_headers() {
     let written = |fields: HeaderStyle, decisions: &[(PolicyField, Decision)]| {
         let mut written = Vec::new();
         let decisions = decisions.iter().map(|(label, decision)| (label, decision));
-        fields.write(decisions, |name, value| written.push(format!("{name}: {value}")));
+        fields.write(decisions, &Clock::wall(), |name, value| written.push(format!("{name}: {value}")));
         written
     };
     assert_eq!(
@@ -201,10 +205,67 @@ fn admitted_response_has_quota_headers() {
     assert!(written(HeaderStyle::None, &decisions).is_empty() && written(HeaderStyle::Ietf, &[]).is_empty());
 }
 
+/// Providers of language models count tokens and requests. Concurrent requests and bytes have no header.
+#[test]
+fn provider_headers_name_the_unit() {
+    let (wall_clock, time) = Clock::manual();
+    // 29 February 2000, 12:34:56.789012.
+    time.set(Micros::new(951_827_696_789_012));
+    let tokens = |name, quota| policy_field(name, quota).with_unit(CostUnit::Tokens);
+    let decisions = [
+        (policy_field("calls", "60/min"), decide("60/min", 1)),
+        (tokens("minute", "40000/min fixed-window"), decide("40000/min fixed-window", 300)),
+        (tokens("day", "1000000/d"), decide("1000000/d", 250_000)),
+        (tokens("slots", "3 at once"), Decision::from_in_flight(3, 3)),
+        (tokens("bytes", "5kB/s"), decide("5kB/s", 5_000)),
+    ];
+    let written = |style: HeaderStyle, decisions: &[(PolicyField, Decision)]| {
+        let mut written = Vec::new();
+        let decisions = decisions.iter().map(|(label, decision)| (label, decision));
+        style.write(decisions, &wall_clock, |name, value| written.push(format!("{name}: {value}")));
+        written
+    };
+    assert_eq!(
+        written(HeaderStyle::OpenAi, &decisions),
+        [
+            "x-ratelimit-limit-requests: 60",
+            "x-ratelimit-remaining-requests: 59",
+            "x-ratelimit-reset-requests: 1s",
+            "x-ratelimit-limit-tokens: 40000",
+            "x-ratelimit-remaining-tokens: 39700",
+            "x-ratelimit-reset-tokens: 1m0s",
+        ]
+    );
+    assert_eq!(
+        written(HeaderStyle::Anthropic, &decisions[1..]),
+        [
+            "anthropic-ratelimit-tokens-limit: 40000",
+            "anthropic-ratelimit-tokens-remaining: 39700",
+            "anthropic-ratelimit-tokens-reset: 2000-02-29T12:35:57Z",
+        ]
+    );
+    for (quota, cost, reset) in [
+        ("1000000/d", 250_000, "6h0m0s"),
+        ("100/s", 12, "120ms"),
+        ("100/s", 0, "0s"),
+        ("1/min", 1, "1m0s"),
+        ("60/min", 59, "59s"),
+    ] {
+        let headers = written(HeaderStyle::OpenAi, &[(tokens("x", quota), decide(quota, cost))]);
+        assert_eq!(headers[2], format!("x-ratelimit-reset-tokens: {reset}"), "{quota}");
+    }
+    // A total never refills.
+    let total = [(tokens("total", "1000 total"), decide("1000 total", 200))];
+    assert_eq!(
+        written(HeaderStyle::OpenAi, &total),
+        ["x-ratelimit-limit-tokens: 1000", "x-ratelimit-remaining-tokens: 800"]
+    );
+}
+
 #[tokio::test]
 async fn limited_names_denying_quota() {
     let rules = Rules::new();
-    rules.apply(Settings::new().clock(tidegate_limiter::Clock::manual().0)).unwrap();
+    rules.apply(Settings::new().clock(Clock::manual().0)).unwrap();
     let rule = rules.declare(RuleConfig::new("login").quota("9/min").unwrap().quota("2/h").unwrap()).unwrap();
     rule.admit("alice", 2).await.unwrap();
     let response = RejectionResponse::from(rule.admit("alice", 1).await.unwrap_err());
@@ -237,7 +298,8 @@ proptest! {
         let limited = limited(Duration::from_secs(1)).with_message(Some(text.as_str().into()));
         let denied = Decision::deny(5, Micros::from_secs(1));
         let label = policy_field(&name, "5/min");
-        let response = RejectionResponse::from_decisions(&limited, [(&label, &denied)], HeaderStyle::Ietf)
+        let decisions = [(&label, &denied)];
+        let response = RejectionResponse::from_decisions(&limited, decisions, HeaderStyle::Ietf, &Clock::wall())
             .header("x-note", &text)
             .header(&name, "value")
             .header("location", format!("/{text}\r\nset-cookie: a=b"));

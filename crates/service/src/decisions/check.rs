@@ -13,7 +13,7 @@ use serde::{Serialize, Serializer, ser::SerializeMap as _};
 use tidegate_http_server::{ApiError, json_response};
 use tidegate_limiter::{Check, CombinedReservation, reserve_all};
 use tidegate_policy::compile::PolicyGate;
-use tidegate_rule::{HeaderStyle, Mode};
+use tidegate_rule::{Gate, Mode};
 
 pub(super) const MEMBERS: [&str; 5] = ["rule", "key", "cost", "tier", "max-wait"];
 
@@ -39,7 +39,7 @@ pub(super) async fn handle(
     if op == QueryOp::Check {
         active.record(&mut responses, deny);
     }
-    Ok(batch_response(batch.form, responses, active.gate.gate().header_style(), deny))
+    Ok(batch_response(batch.form, responses, active.gate.gate(), deny))
 }
 
 /// Decides each query independently and in order, since queries for the same key depend on each other.
@@ -146,13 +146,13 @@ async fn charge_all_or_none<'a>(state: &AppState, queries: &'a [RuleQuery<'a>]) 
 pub(super) fn batch_response(
     form: BodyForm,
     mut responses: Vec<RuleResponse<'_>>,
-    header_style: HeaderStyle,
+    gate: &Gate,
     deny: DenyStatus,
 ) -> ApiResponse {
     if form == BodyForm::SingleQuery
         && let Some(only) = responses.pop()
     {
-        return only.into_response(header_style, deny);
+        return only.into_response(gate, deny);
     }
     json_response(StatusCode::OK, "application/json", &BatchResponse { form, responses })
 }

@@ -105,7 +105,7 @@ async fn reserve_batch<T>(
             });
         }
     }
-    Ok(batch_response(batch.form, responses, active.gate.gate().header_style(), deny))
+    Ok(batch_response(batch.form, responses, active.gate.gate(), deny))
 }
 
 pub(super) async fn settle(

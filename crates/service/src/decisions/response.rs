@@ -10,7 +10,7 @@ use tidegate_core::{Decision, Micros, Outcome, Quota, Retry, header as field};
 use tidegate_http_server::{ApiError, json_response};
 use tidegate_observe::{DenialId, RequestRecorder, RuleOutcome};
 use tidegate_policy::compile::PolicyGate;
-use tidegate_rule::{HeaderStyle, Mode, ProblemDetails, ProblemMember};
+use tidegate_rule::{Gate, HeaderStyle, Mode, ProblemDetails, ProblemMember};
 
 /// The response to one query.
 pub(super) struct RuleResponse<'a> {
@@ -196,7 +196,7 @@ impl<'a> RuleResponse<'a> {
     }
 
     /// Converts it into the response to a single query.
-    pub(super) fn into_response(mut self, header_style: HeaderStyle, deny: DenyStatus) -> ApiResponse {
+    pub(super) fn into_response(mut self, gate: &Gate, deny: DenyStatus) -> ApiResponse {
         self.deny_status = deny;
         let status = self.status(self.denial(), deny);
         let kind = match status.is_success() {
@@ -204,11 +204,11 @@ impl<'a> RuleResponse<'a> {
             false => "application/problem+json",
         };
         let mut response = json_response(status, kind, &self);
-        self.write_headers(header_style, response.headers_mut());
+        self.write_headers(gate, response.headers_mut());
         response
     }
 
-    fn write_headers(&self, header_style: HeaderStyle, headers: &mut HeaderMap) {
+    fn write_headers(&self, gate: &Gate, headers: &mut HeaderMap) {
         let Some(decision) = &self.decision else { return };
         if let Some(id) = &self.denial_id {
             id.write_header(headers);
@@ -220,12 +220,12 @@ impl<'a> RuleResponse<'a> {
         let label = labels.get(decision.quota()).filter(|_| !decision.is_fail_closed());
         if let (Some(label), Mode::Enforce) = (label, self.query.mode) {
             // The policy header is formatted once per rule; sharing it avoids a copy.
-            if let (HeaderStyle::Ietf, Some(policy)) = (header_style, labels.policy_at(decision.quota()))
+            if let (HeaderStyle::Ietf, Some(policy)) = (gate.header_style(), labels.policy_at(decision.quota()))
                 && let Ok(policy) = HeaderValue::from_maybe_shared(policy.clone())
             {
                 headers.insert(POLICY_HEADER, policy);
             }
-            header_style.write_remaining([(label, decision)], |name, value| {
+            gate.header_style().write_remaining([(label, decision)], gate.wall_clock(), |name, value| {
                 if let Ok(value) = HeaderValue::from_str(value) {
                     headers.insert(HeaderName::from_static(name), value);
                 }

@@ -24,6 +24,7 @@ use std::{
     task::{Context, Poll, Waker},
     time::Duration,
 };
+use tidegate_limiter::Clock;
 use tidegate_rule::{
     ChargePolicy, Gate, HeaderStyle, Mode, RejectionResponse, RuleConfig,
     request::{MissingKey, RequestHead, ResponseHead, TrustedProxies, key},
@@ -370,7 +371,7 @@ async fn response_is_function_of_verdict() {
 #[tokio::test]
 async fn headers_follow_configured_style() {
     type ExpectedHeaders = &'static [(&'static str, &'static str)];
-    let table: [(HeaderStyle, ExpectedHeaders, ExpectedHeaders); 4] = [
+    let table: [(HeaderStyle, ExpectedHeaders, ExpectedHeaders); 6] = [
         (
             HeaderStyle::Ietf,
             &[("ratelimit-policy", r#""api";q=2;w=60"#), ("ratelimit", r#""api";r=1;t=30"#)],
@@ -390,11 +391,30 @@ async fn headers_follow_configured_style() {
             &[("ratelimit-limit", "2, 2;w=60"), ("ratelimit-remaining", "1"), ("ratelimit-reset", "30")],
             &[("ratelimit-remaining", "0"), ("retry-after", "30")],
         ),
+        (
+            HeaderStyle::OpenAi,
+            &[
+                ("x-ratelimit-limit-requests", "2"),
+                ("x-ratelimit-remaining-requests", "1"),
+                ("x-ratelimit-reset-requests", "30s"),
+            ],
+            &[("x-ratelimit-remaining-requests", "0"), ("x-ratelimit-reset-requests", "1m0s")],
+        ),
+        (
+            HeaderStyle::Anthropic,
+            &[
+                ("anthropic-ratelimit-requests-limit", "2"),
+                ("anthropic-ratelimit-requests-remaining", "1"),
+                ("anthropic-ratelimit-requests-reset", "1970-01-01T00:00:30Z"),
+            ],
+            &[("anthropic-ratelimit-requests-remaining", "0"), ("retry-after", "30")],
+        ),
         (HeaderStyle::None, &[], &[("retry-after", "30")]),
     ];
     for (fields, on_success, on_rejection) in table {
         let program = test_rules();
         let gate = Gate::from(program.limit("api", "2/min")).with_header_style(fields);
+        let gate = gate.with_wall_clock(Clock::manual().0);
         let server = serve(Router::new().route("/", get(hello)).layer(LimitLayer::new(gate))).await;
         for expected in [on_success, &[], on_rejection] {
             let response = send(ClientProtocol::Http1, server, Method::GET, "/", &[]).await;

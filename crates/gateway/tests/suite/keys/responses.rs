@@ -41,12 +41,21 @@ async fn denied_request_gets_the_declared_response() {
 #[tokio::test]
 async fn rate_limit_headers_have_the_declared_style() {
     let server = TestBackend::start_echo().await;
-    let names = ["ratelimit-policy", "ratelimit", "ratelimit-limit", "x-ratelimit-limit"];
+    let names = [
+        "ratelimit-policy",
+        "ratelimit",
+        "ratelimit-limit",
+        "x-ratelimit-limit",
+        "x-ratelimit-limit-requests",
+        "anthropic-ratelimit-requests-limit",
+    ];
     for (style, expected) in [
-        ("ietf", [true, true, false, false]),
-        ("draft-03", [false, false, true, false]),
-        ("legacy", [false, false, false, true]),
-        ("none", [false; 4]),
+        ("ietf", [true, true, false, false, false, false]),
+        ("draft-03", [false, false, true, false, false, false]),
+        ("legacy", [false, false, false, true, false, false]),
+        ("openai", [false, false, false, false, true, false]),
+        ("anthropic", [false, false, false, false, false, true]),
+        ("none", [false; 6]),
     ] {
         let policy = format!("headers: {style}\nrules: [{{ name: all, quota: 9/h }}]");
         let gateway = AdminGateway::start(&server, &policy);
