@@ -11,12 +11,16 @@ const BODY_SIZE: u64 = 100_000_000;
 /// Much more than the gateway needs, much less than a body.
 const MAX_MEMORY: u64 = 64 << 20;
 
-/// Sends a large body in response to `/down`, and counts the bytes of all other requests.
+/// Sends a large body in response to `/down`, and as one event to `/event`, and counts the bytes of all other requests.
 async fn start_large_body_server() -> TestUpstream {
     TestUpstream::start(|mut stream| async move {
         while let Some(head) = read_head(&mut stream).await? {
             if head[0].starts_with("get /down ") {
-                send_large_body(&mut stream).await?;
+                send_large_body(&mut stream, "text/plain", "").await?;
+                continue;
+            }
+            if head[0].starts_with("get /event ") {
+                send_large_body(&mut stream, "text/event-stream", "data: {\"text\": \"").await?;
                 continue;
             }
             let length = head.iter().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
@@ -33,8 +37,10 @@ async fn start_large_body_server() -> TestUpstream {
     .await
 }
 
-async fn send_large_body(stream: &mut BufReader<TcpStream>) -> io::Result<()> {
-    stream.write_all(format!("HTTP/1.1 200 OK\r\ncontent-length: {BODY_SIZE}\r\n\r\n").as_bytes()).await?;
+async fn send_large_body(stream: &mut BufReader<TcpStream>, kind: &str, start: &str) -> io::Result<()> {
+    let length = BODY_SIZE + start.len() as u64;
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n{start}");
+    stream.write_all(head.as_bytes()).await?;
     let piece = vec![b'a'; 1_000_000];
     for _ in 0..BODY_SIZE / 1_000_000 {
         stream.write_all(&piece).await?;
@@ -95,4 +101,25 @@ async fn large_bodies_pass_in_constant_memory() {
         let peak = gateway.peak_memory();
         assert!(peak < MAX_MEMORY, "{peak} bytes after {how}");
     }
+}
+
+/// A rule reads the stream without storing it, and charges its estimate. The log has the missing cost once.
+#[tokio::test]
+async fn event_that_never_ends_passes_in_constant_memory() {
+    let server = start_large_body_server().await;
+    let rules = "rules: [{ name: tokens, quota: 100 per 1000h, cost: 10, settle: openai }]";
+    let policy = format!("listen: 127.0.0.1:0\n{}{rules}", server.upstream_config());
+    let gateway = GatewayProcess::start(&policy).await;
+    let url = gateway.url("/event");
+    for how in ["--http1.1", "--http2-prior-knowledge"] {
+        let (code, size) = run_curl(&[how, "-o", "/dev/null", "-w", "%{size_download}", &url]).await;
+        assert_eq!((code, size), (0, (BODY_SIZE + "data: {\"text\": \"".len() as u64).to_string()), "{how}");
+        let peak = gateway.peak_memory();
+        assert!(peak < MAX_MEMORY, "{peak} bytes after {how}");
+    }
+    let up = gateway.url("/up");
+    let (_, head) = run_curl(&["-D", "-", "-o", "/dev/null", "-d", "x", &up]).await;
+    assert!(head.contains("\"tokens\";r=70;"), "{head}");
+    gateway.wait_for_output("response states no cost", 1).await;
+    assert_eq!(gateway.count_output("response states no cost"), 1);
 }

@@ -1,5 +1,8 @@
 //! Costs that are read from the body of a request, and settled by its response.
 
+mod bad_input;
+mod http2;
+
 use crate::{
     admin_api::{AdminGateway, metric_value},
     harness::{RawClient, RawResponse, TEST_TIMEOUT, TestBackend, TestBody, text_body},
