@@ -31,8 +31,12 @@ pub(crate) struct ExplainArgs {
     #[arg(long = "header", value_name = "NAME: VALUE")]
     headers: Vec<HeaderArg>,
 
+    /// Set the body, for rules that read it, as in '{"max_tokens": 100}'
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    body: String,
+
     /// Explain a descriptor of Envoy with this entry, as in 'remote_address=192.0.2.1', instead of a request
-    #[arg(long, value_name = "NAME=VALUE", conflicts_with_all = ["request", "ip", "listener", "headers"])]
+    #[arg(long, value_name = "NAME=VALUE", conflicts_with_all = ["request", "ip", "listener", "headers", "body"])]
     descriptor: Vec<EntryArg>,
 
     /// Print the explanation as JSON
@@ -44,6 +48,7 @@ const EXAMPLES: &str = "\
 Examples:
   tidegate explain policy.yaml 'POST /login' --ip 203.0.113.7
   tidegate explain policy.yaml 'GET api.example.com/items?page=2' --header 'x-plan: gold'
+  tidegate explain policy.yaml 'POST /v1/responses' --body '{\"max_output_tokens\": 500}'
   tidegate explain policy.yaml --descriptor domain=shop --descriptor remote_address=192.0.2.1";
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<(), CliError> {
@@ -52,7 +57,8 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), CliError> {
         Some(line) => {
             let request = line.to_parts(&args.headers).map_err(CliError::input)?;
             let sender = (args.ip, args.listener.as_deref());
-            tidegate_policy::explain_request(&policy, &request, sender, "".as_ref())
+            let request = (&request, args.body.as_bytes());
+            tidegate_policy::explain_request(&policy, request, sender, "".as_ref())
         }
         None => {
             let entries = args.descriptor.iter().map(|entry| (&*entry.name, &*entry.value));

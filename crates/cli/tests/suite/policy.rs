@@ -89,6 +89,26 @@ fn explain_shows_rules_keys_and_outcome() {
 }
 
 #[test]
+fn explain_reads_the_body() {
+    let policy = "rules: [{ name: tokens, key: body /model, missing: skip, quota: 100/min,\n  \
+        cost: { from: body /max_tokens, default: 7, max: 100 }, settle: { from: openai, max-debt: 5 } }]";
+    let path = write_file("explained-body.yaml", policy);
+    let path = path.to_str().expect("a name in UTF-8");
+    for (body, expected) in [
+        (r#"{"model": "small", "max_tokens": 30}"#, ["key      small", "cost     30"]),
+        (r#"{"model": "small"}"#, ["key      small", "cost     7"]),
+        ("no JSON", ["key      missing: the rule is skipped", "cost     7"]),
+    ] {
+        let output = run_tidegate(&["explain", path, "POST /", "--body", body]);
+        let text = utf8_text(&output.stdout);
+        for expected in expected {
+            assert!(text.contains(expected), "{expected} is missing: {text}");
+        }
+        assert!(text.contains("settle   the tokens that the response reports, at most 5 above"), "{text}");
+    }
+}
+
+#[test]
 fn explain_shows_rules_of_a_descriptor() {
     let policy = "envoy: 127.0.0.1:8081\nrules: [{ name: shop, match: { descriptor: { domain: shop } }, key: ip, quota: 5/min }]";
     let path = write_file("explained-descriptor.yaml", policy);

@@ -221,7 +221,8 @@ async fn explain_matches_gateway_response() {
         let mut rules = Vec::new();
         for _ in 0..6 {
             let request = RandomRequest::random(&mut random);
-            let predicted = explain_request(&policy, &request.head(), (PEER, None), "".as_ref()).unwrap();
+            let predicted =
+                explain_request(&policy, (&request.head(), &[]), (PEER, None), "".as_ref()).unwrap();
             let outcome = &predicted.outcome;
             let response = RawClient::connect(address).await.request(&request.bytes()).await;
             let context = || format!("{predicted}\n{request:?}\n{text}");

@@ -24,6 +24,7 @@ use tidegate_limiter::FailureMode;
 use tidegate_overload::{CallError, ScalePolicy};
 use tidegate_rule::{
     HeaderStyle, Limited, Mode, RejectionResponse, Rules,
+    body::{BodyFormat, BodyScanner, BodyValues, ScanState},
     request::{MissingKey, RequestHead, TrustedProxies},
 };
 
@@ -233,14 +234,7 @@ pub enum ExhaustedOutcome {
 /// Explains what a policy does with a request if no quota is used and no client is banned. No store is accessed. File names
 /// are relative to `base`.
 pub fn explain(policy: &Policy, head: &dyn RequestHead, base: &Path) -> Result<Explanation, PolicyError> {
-    let compile = || {
-        Compiler::new(Rules::new())
-            .ignore_load()
-            .base(base)
-            .memory(EXPLAIN_MEMORY_BYTES)
-            .compile(&without_stores(policy), None)
-    };
-    let gate = compile()?;
+    let gate = compile_gate(policy, base)?;
     let view = gate.view_request(head);
     let explain = |(index, rule_spec): (usize, &RuleSpec)| RuleExplanation {
         rule: rule_spec.name.clone(),
@@ -264,15 +258,15 @@ pub fn explain(policy: &Policy, head: &dyn RequestHead, base: &Path) -> Result<E
     Ok(Explanation {
         request,
         rules: policy.rules.iter().enumerate().map(explain).collect(),
-        outcome: predict(&compile()?, head),
+        outcome: predict(&compile_gate(policy, base)?, head),
     })
 }
 
-/// Explains what a gateway does with an HTTP request from `peer` at the listener of this name: resolves the client address,
-/// checks the head, and then [explains](explain) the request.
+/// Explains what a gateway does with an HTTP request and its body from `peer` at the listener of this name: resolves the client
+/// address, checks the head, parses the body if rules read it, and then [explains](explain) the request.
 pub fn explain_request(
     policy: &Policy,
-    request: &request::Parts,
+    (request, body): (&request::Parts, &[u8]),
     (peer, listener): (IpAddr, Option<&str>),
     base: &Path,
 ) -> Result<Explanation, PolicyError> {
@@ -285,12 +279,42 @@ pub fn explain_request(
     match parsed.framing().and_then(|framing| head::check(&mut parsed, framing, &limits, is_trusted)) {
         Ok(()) => {
             let head = HttpRequestHead::new(&parsed, peer).with_client(client).with_listener(listener);
-            explain(policy, &head, base)
+            let values = match parsed.fields.contains(b"content-encoding") {
+                false => parse_body(policy, &head, body, base)?,
+                true => None,
+            };
+            explain(policy, &head.with_body(values.as_ref()), base)
         }
         Err(error) => {
             Ok(Explanation { request: line, outcome: PredictedOutcome::Malformed(error), rules: Vec::new() })
         }
     }
+}
+
+/// The values that rules read of a body, if a gateway parses it.
+fn parse_body(
+    policy: &Policy,
+    head: &HttpRequestHead<'_>,
+    body: &[u8],
+    base: &Path,
+) -> Result<Option<BodyValues>, PolicyError> {
+    if body.is_empty() || body.len() as u64 > policy.connections.parsed_body_size {
+        return Ok(None);
+    }
+    let gate = compile_gate(policy, base)?;
+    let Some(pointers) = gate.body_pointers(&gate.view_request(head)) else { return Ok(None) };
+    let mut scanner = BodyScanner::new(pointers, BodyFormat::Json);
+    scanner.push(body);
+    Ok(Some(scanner.finish()).filter(|values| values.state() == ScanState::Complete))
+}
+
+/// Compiles a gate that connects to no store.
+fn compile_gate(policy: &Policy, base: &Path) -> Result<PolicyGate, PolicyError> {
+    Compiler::new(Rules::new())
+        .ignore_load()
+        .base(base)
+        .memory(EXPLAIN_MEMORY_BYTES)
+        .compile(&without_stores(policy), None)
 }
 
 /// The memory for the counters of a gate that is evaluated once.
