@@ -13,7 +13,7 @@ use std::{
 };
 use tidegate_bandwidth::Bandwidth;
 use tidegate_http_server::Scheme;
-use tidegate_observe::{RequestBodyOutcome, ResponseEnd, ResponseOrigin};
+use tidegate_observe::{RecordedCost, RequestBodyOutcome, ResponseEnd, ResponseOrigin};
 use tidegate_policy::head::{HttpRequestHead, ParsedRequest};
 use tidegate_rule::{
     ResponseValues,
@@ -95,6 +95,11 @@ pub trait FilterContext: 'static {
     /// Settles the cost of the request with the values of its response.
     fn settle_response(&mut self, values: &ResponseValues, end: ResponseEnd) {
         let _ = (values, end);
+    }
+
+    /// The costs of the request so far, for the access log.
+    fn costs(&self) -> &[RecordedCost] {
+        &[]
     }
 
     /// Records the exchange, which has ended with its last byte or because a side disconnected. `response` is `None` if there

@@ -4,7 +4,7 @@ use crate::{ConnectionInfo, FilterContext, RequestFilter, proxy::RequestId, trac
 use http::{HeaderValue, Method, StatusCode, Uri, Version, uri::Authority};
 use std::sync::Arc;
 use tidegate_core::Micros;
-use tidegate_observe::ResponseOrigin;
+use tidegate_observe::{RecordedCost, ResponseOrigin};
 use tidegate_policy::head::ParsedRequest;
 
 /// The data of a filter in the access log and in traces.
@@ -20,6 +20,8 @@ pub struct LogNote {
     pub denial: Option<String>,
     /// `hit` or `miss`, if the rule falls back to stored responses.
     pub cache: Option<&'static str>,
+    /// The costs by the rules that count tokens.
+    pub costs: Vec<RecordedCost>,
 }
 
 /// The telemetry of one exchange. It is [recorded](Self::record) exactly once.
@@ -114,6 +116,9 @@ impl RequestTelemetry {
     ) {
         filter.record(self.response);
         if let Some(context) = context {
+            if let Some(record) = self.record_mut() {
+                record.note.costs = context.costs().to_vec();
+            }
             context.record(self.response);
         }
         let status = self.response.map_or(0, |(status, _)| status.as_u16());

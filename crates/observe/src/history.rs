@@ -1,6 +1,6 @@
 //! One request of the history.
 
-use super::key_label::KeyLabel;
+use super::{RecordedCost, key_label::KeyLabel};
 use serde_json::json;
 use tidegate_core::{Micros, Utc};
 
@@ -17,6 +17,8 @@ pub struct HistoryEntry {
     pub(crate) host: Option<String>,
     /// The status of the response; 0 without a response.
     pub(crate) status: u16,
+    /// Its costs by the rules that count tokens.
+    pub costs: Vec<RecordedCost>,
 }
 
 impl HistoryEntry {
@@ -30,6 +32,7 @@ impl HistoryEntry {
             "host": self.host,
             "status": self.status,
             "user": self.user.as_ref().map(KeyLabel::text),
+            "costs": RecordedCost::to_json(&self.costs),
         });
         format!("{line}\n")
     }

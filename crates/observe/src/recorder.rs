@@ -176,6 +176,7 @@ impl RequestRecorder {
             path: truncate(&head.path()),
             host: head.host().and_then(normalize_host).map(|host| truncate(&host)),
             status: 0,
+            costs: Vec::new(),
         })
     }
 

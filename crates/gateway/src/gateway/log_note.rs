@@ -53,11 +53,5 @@ fn build_note(rule: &str, decision: &str, gate: &Gate, head: &HttpRequestHead<'_
     let limit = gate.limits().iter().find(|limit| limit.rule().name() == rule);
     let key =
         limit.and_then(|limit| limit.resolve_key(head)).map(|key| format!("{:016x}", key_hash(rule, &key)));
-    LogNote {
-        rule: Some(rule.to_owned()),
-        key,
-        decision: Some(decision.to_owned()),
-        denial: None,
-        cache: None,
-    }
+    LogNote { rule: Some(rule.to_owned()), key, decision: Some(decision.to_owned()), ..LogNote::default() }
 }

@@ -22,7 +22,8 @@ use std::{
 use tidegate_core::Micros;
 use tidegate_http_server::ApiError;
 use tidegate_observe::{
-    DenialId, HistoryEntry, RequestBodyOutcome, RequestRecorder, ResponseEnd, ResponseOrigin, Sampled,
+    DenialId, HistoryEntry, RecordedCost, RequestBodyOutcome, RequestRecorder, ResponseEnd, ResponseOrigin,
+    Sampled,
 };
 use tidegate_policy::{
     compile::{PolicyAdmission, PolicyGate, PolicyRejection, PolicyResult, RejectAction},
@@ -77,6 +78,8 @@ struct PolicyContext {
     /// The request, if a good response is stored for fallbacks.
     cached_request: Option<Box<StoredRequest>>,
     telemetry: Option<PolicyTelemetry>,
+    /// Its costs by the rules that count tokens, if single requests are logged or recorded.
+    costs: Vec<RecordedCost>,
 }
 
 /// A request whose response is stored.
@@ -162,11 +165,14 @@ impl RequestFilter for PolicyFilter {
             }
             Evaluation::Pending(evaluation) => {
                 let policy = Arc::clone(&policy);
-                let request = policy.needs_requests().then(|| (parsed.clone(), connection.clone()));
+                let request =
+                    policy.needs_requests().then(|| (parsed.clone(), connection.clone(), body.cloned()));
                 FilterResult::Deferred(Box::pin(async move {
                     let result = evaluation.await;
                     policy.recorder.counters.end_async_decision(received_at, result.wait_time());
-                    let head = request.as_ref().map(|(parsed, connection)| connection.head(parsed));
+                    let head = request.as_ref().map(|(parsed, connection, body)| {
+                        connection.head(parsed).with_body(body.as_ref().and_then(|body| body.values.as_ref()))
+                    });
                     policy.apply(result, received_at, route, head.as_ref())
                 }))
             }
@@ -209,15 +215,22 @@ impl FilterContext for PolicyContext {
 
     fn settle_response(&mut self, values: &ResponseValues, end: ResponseEnd) {
         if let ContextState::Settled { permits, policy } = &mut self.state {
-            policy.record_settled(&permits.settle(values), end);
+            let settled = permits.settle(values);
+            policy.record_settled(&settled, end);
+            policy.record_costs(&settled, &mut self.costs);
         }
+    }
+
+    fn costs(&self) -> &[RecordedCost] {
+        &self.costs
     }
 
     fn record(self: Box<Self>, response: Option<(StatusCode, ResponseOrigin)>) {
         let Some(telemetry) = self.telemetry else { return };
         telemetry.recorder.counters.record_latency(&telemetry.rules, telemetry.received_at);
-        if let Some(entry) = telemetry.history {
+        if let Some(mut entry) = telemetry.history {
             let status = response.map_or(0, |(status, _)| status.as_u16());
+            entry.costs = self.costs;
             telemetry.recorder.record_history(entry, status);
         }
     }
@@ -265,6 +278,31 @@ impl ActivePolicy {
             {
                 let name = self.recorder.counters.names().get(rule);
                 CostNotStated { rule: name.map_or("", |name| name) }.emit();
+            }
+        }
+    }
+
+    /// The costs of a request before its response is known.
+    fn reserved_costs(&self, head: &HttpRequestHead<'_>) -> Vec<RecordedCost> {
+        let names = self.recorder.counters.names();
+        let costs = self.gate.token_costs(&self.gate.view_request(head)).into_iter();
+        let costs = costs.filter_map(|(index, reserved)| {
+            Some(RecordedCost { rule: names.get(index)?.clone(), reserved, stated: None })
+        });
+        costs.collect()
+    }
+
+    /// Adds the costs that a response stated.
+    fn record_costs(&self, settled: &[SettledCost], costs: &mut [RecordedCost]) {
+        if costs.is_empty() {
+            return;
+        }
+        for cost in settled {
+            let name =
+                self.gate.rule_of_limit(cost.limit).and_then(|rule| self.recorder.counters.names().get(rule));
+            let recorded = costs.iter_mut().find(|recorded| Some(&recorded.rule) == name);
+            if let Some(recorded) = recorded {
+                recorded.stated = cost.stated;
             }
         }
     }
@@ -348,6 +386,7 @@ impl ActivePolicy {
             state: ContextState::Free,
             cached_request: None,
             telemetry: self.telemetry(received_at, rules, denial, head),
+            costs: head.map_or_else(Vec::new, |head| self.reserved_costs(head)),
         };
         let action = match result {
             PolicyResult::Admitted(admission) => {
@@ -423,7 +462,8 @@ impl ActivePolicy {
     ) -> FilterDecision {
         let id = denial.as_ref().map(|id| id.0.clone());
         let telemetry = self.telemetry(received_at, Vec::new(), denial, Some(head));
-        let mut context = PolicyContext { state: ContextState::Free, cached_request: None, telemetry };
+        let mut context =
+            PolicyContext { state: ContextState::Free, cached_request: None, telemetry, costs: Vec::new() };
         let note = self.has_notes.then(|| {
             Box::new(LogNote { decision: Some("banned".to_owned()), denial: id, ..LogNote::default() })
         });
@@ -447,7 +487,8 @@ impl PolicyContext {
     /// `None` if there is nothing to do for the rest of the exchange.
     fn boxed(self) -> Option<Box<dyn FilterContext>> {
         let is_free = matches!(self.state, ContextState::Free);
-        let is_empty = is_free && self.cached_request.is_none() && self.telemetry.is_none();
+        let is_empty =
+            is_free && self.cached_request.is_none() && self.telemetry.is_none() && self.costs.is_empty();
         (!is_empty).then(|| Box::new(self) as Box<dyn FilterContext>)
     }
 
@@ -468,7 +509,9 @@ impl PolicyContext {
                 admission.write_headers(|name, value| response.fields.set(name.as_bytes(), value.as_bytes()));
             }
             let mut permits = admission.settle(response);
-            policy.record_settled(&permits.take_settled(), ResponseEnd::Complete);
+            let settled = permits.take_settled();
+            policy.record_settled(&settled, ResponseEnd::Complete);
+            policy.record_costs(&settled, &mut self.costs);
             self.state = ContextState::Settled { permits, policy };
         }
         if let Some(id) = self.denial() {

@@ -5,6 +5,7 @@ use http::HeaderValue;
 use serde_json::{Map, Value};
 use std::{fmt::Write, net::IpAddr};
 use tidegate_core::Utc;
+use tidegate_observe::RecordedCost;
 use tidegate_policy::{is_credential, model::AccessLogFormat};
 use tidegate_rule::key_hash;
 
@@ -86,6 +87,7 @@ impl RequestRecord {
         put("denial", self.note.denial.clone());
         put("cache", self.note.cache.map(str::to_owned));
         put("server", self.upstream.as_ref().map(|(server, _)| server.to_string()));
+        object.extend(RecordedCost::to_json(&self.note.costs).map(|costs| ("costs".to_owned(), costs)));
         object.insert("status".to_owned(), self.status.into());
         object.insert("bytes".to_owned(), self.bytes.into());
         object.insert("duration_us".to_owned(), self.end.saturating_sub(self.start).get().into());

@@ -146,8 +146,14 @@ impl AdminGateway {
     }
 
     pub(crate) async fn stop(self) {
+        self.stop_and_keep_files().await;
+    }
+
+    /// Returns the folder of the policy, whose files are complete.
+    pub(crate) async fn stop_and_keep_files(self) -> TempDir {
         drop(self.stop);
         timeout(TEST_TIMEOUT, self.end).await.unwrap().unwrap().unwrap();
+        self.folder
     }
 }
 
@@ -240,9 +246,7 @@ async fn log_has_the_denial_id_of_the_client() {
         ids.push(response.header("tidegate-denial").map_or(Value::Null, Value::from));
     }
     assert_eq!((&ids[1], ids[2].is_string()), (&Value::Null, true));
-    let AdminGateway { folder, stop, end, .. } = gateway;
-    drop(stop);
-    timeout(TEST_TIMEOUT, end).await.unwrap().unwrap().unwrap();
+    let folder = gateway.stop_and_keep_files().await;
     let log = fs::read_to_string(folder.path().join("access.log")).unwrap();
     let logged: Vec<Value> =
         log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["denial"].clone()).collect();

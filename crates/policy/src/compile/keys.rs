@@ -190,8 +190,12 @@ impl KeyCompiler<'_> {
     }
 
     /// Compiles a cost; `None` for a cost of 1, which most rules have.
-    pub(crate) fn compile_cost(&self, cost: &CostSpec) -> Result<Option<Arc<CostFn>>, SettingError> {
-        let cost = self.compile_cost_per_hit(cost)?;
+    pub(crate) fn compile_cost(
+        &self,
+        rule: &str,
+        cost: &CostSpec,
+    ) -> Result<Option<Arc<CostFn>>, SettingError> {
+        let cost = self.compile_cost_per_hit(rule, cost)?;
         if !self.has_descriptors {
             return Ok(cost);
         }
@@ -201,7 +205,7 @@ impl KeyCompiler<'_> {
         })))
     }
 
-    fn compile_cost_per_hit(&self, cost: &CostSpec) -> Result<Option<Arc<CostFn>>, SettingError> {
+    fn compile_cost_per_hit(&self, rule: &str, cost: &CostSpec) -> Result<Option<Arc<CostFn>>, SettingError> {
         Ok(match cost {
             CostSpec::Fixed(1) => None,
             CostSpec::Fixed(cost) => {
@@ -210,9 +214,12 @@ impl KeyCompiler<'_> {
             }
             CostSpec::FromRequest { from, default, max } => {
                 let (key, default, max) = (self.compile(from)?, *default, *max);
+                let rule = rule.to_owned();
                 // A client must not make its requests free.
                 Some(Arc::new(move |head| {
-                    key.find(head).as_ref().and_then(parse_number).unwrap_or(default).clamp(1, max.max(1))
+                    let stated = key.find(head).as_ref().and_then(parse_number);
+                    let cost = stated.or_else(|| head.recorded_cost(&rule)).unwrap_or(default);
+                    cost.clamp(1, max.max(1))
                 }))
             }
         })

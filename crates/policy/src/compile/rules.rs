@@ -313,7 +313,7 @@ fn declare_limit(
 ) -> Result<Option<(RuleConfig, RuleLimiting)>, SettingError> {
     let mut declaration = RuleConfig::new(source.name.clone()).unit(source.unit());
     let mut limiting = RuleLimiting {
-        cost: keys.compile_cost(&source.cost)?,
+        cost: keys.compile_cost(&source.name, &source.cost)?,
         charge: compile_charge(source.charge.as_ref(), source.settle.as_ref())?,
         tier: None,
         class: None,

@@ -1,10 +1,13 @@
 //! Views of the rules of a compiled policy, for operators.
 
 use super::{CLASSES, PolicyGate, PolicyGateInner, guards::CompiledRule, guards::InFlightLimit};
-use crate::model::{RuleEnforcement, RuleSpec};
+use crate::{
+    matching::RequestView,
+    model::{RuleEnforcement, RuleSpec},
+};
 use std::sync::PoisonError;
 use tidegate_access::Bans;
-use tidegate_core::{Percent, Quota, Ratio};
+use tidegate_core::{Percent, Quota, Ratio, header::CostUnit};
 use tidegate_limiter::{KeyId, Limiter};
 use tidegate_overload::{BreakerSnapshot, Feature};
 use tidegate_rule::{
@@ -49,6 +52,17 @@ impl PolicyGate {
         let rule = self.inner.rules.get(index)?;
         let limit = rule.limit.and_then(|limit| self.inner.gate.limits().get(limit));
         Some(RuleView { policy: &self.inner, rule, limit })
+    }
+
+    /// The cost of a request, before its response is known, by each rule that applies to it and counts tokens.
+    pub fn token_costs(&self, request: &RequestView<'_>) -> Vec<(usize, u64)> {
+        let rules = self.inner.rules.iter().enumerate();
+        let costs = rules.filter_map(|(index, rule)| {
+            let limiting = rule.limiting.as_ref().filter(|_| rule.source.unit() == CostUnit::Tokens)?;
+            let applies = rule.mode(request.head()) != Mode::Off && rule.matcher.matches(request);
+            applies.then(|| (index, limiting.cost_of(request.head())))
+        });
+        costs.collect()
     }
 
     /// The key of a request for the rule at this index, or the client that its lists check; `None` if the request lacks it.

@@ -63,6 +63,8 @@ pub struct LogRecord {
     pub(super) headers: [BatchSpan; MAX_HEADERS],
     /// All headers that the line names, as `name:value\n` each, with lowercase names.
     pub(super) header_list: BatchSpan,
+    /// The costs that a gateway recorded, as in `reserved 100 tokens` with a line feed each.
+    pub(super) cost_list: BatchSpan,
     pub(super) status: u16,
     /// The duration in microseconds.
     pub(super) duration: Option<u32>,
@@ -205,6 +207,20 @@ impl<'a> LoggedRequest<'a> {
         self.text_at(self.record.user)
     }
 
+    /// The costs that its response stated, by the names of the rules.
+    pub fn stated_costs(&self) -> Vec<(String, u64)> {
+        self.listed_costs("stated ").map(|(rule, cost)| (rule.to_owned(), cost)).collect()
+    }
+
+    /// Returns the recorded costs of one kind, with the names of their rules.
+    fn listed_costs(&self, kind: &str) -> impl Iterator<Item = (&'a str, u64)> {
+        let lines = self.batch.get(self.record.cost_list).lines();
+        lines.filter_map(move |line| {
+            let (cost, rule) = line.strip_prefix(kind)?.split_once(' ')?;
+            Some((rule, cost.parse().ok()?))
+        })
+    }
+
     /// Returns the values of a header in the header list.
     fn listed_headers(&self, name: &str) -> impl Iterator<Item = &'a str> {
         let lines = self.batch.get(self.record.header_list).lines();
@@ -272,5 +288,9 @@ impl RequestHead for LoggedRequest<'_> {
 
     fn extensions(&self) -> Option<&dyn Any> {
         None
+    }
+
+    fn recorded_cost(&self, rule: &str) -> Option<u64> {
+        self.listed_costs("reserved ").find(|(name, _)| *name == rule).map(|(_, cost)| cost)
     }
 }

@@ -5,6 +5,7 @@ use super::{
     escape::Escape,
     field::LogField,
 };
+use std::fmt::Write as _;
 
 /// The fields of JSON members.
 #[derive(Clone, Debug)]
@@ -51,6 +52,7 @@ impl JsonFormat {
             members: &self.members,
             headers: self.headers,
             header_list: String::new(),
+            cost_list: String::new(),
             path: Vec::new(),
             record,
             unescaped,
@@ -60,11 +62,8 @@ impl JsonFormat {
         if scan.position != line.len() {
             return Err("unexpected text after the last `}`");
         }
-        if !scan.header_list.is_empty() {
-            let start = scan.unescaped.len();
-            scan.unescaped.push_str(&scan.header_list);
-            scan.record.header_list = BatchSpan::unescaped(start, scan.header_list.len());
-        }
+        scan.record.header_list = append_list(&scan.header_list, scan.unescaped);
+        scan.record.cost_list = append_list(&scan.cost_list, scan.unescaped);
         let LogRecord { time_kind, path, .. } = *scan.record;
         match (time_kind, path.is_empty()) {
             (TimeKind::Missing, _) => Err("no time field"),
@@ -74,6 +73,19 @@ impl JsonFormat {
     }
 }
 
+/// Appends a list to the unescaped values of its batch.
+fn append_list(list: &str, unescaped: &mut String) -> BatchSpan {
+    if list.is_empty() {
+        return BatchSpan::default();
+    }
+    let start = unescaped.len();
+    unescaped.push_str(list);
+    BatchSpan::unescaped(start, list.len())
+}
+
+/// The object of the costs that a gateway recorded, by the names of its rules.
+const COSTS_PREFIX: &[u8] = b"costs.";
+
 struct JsonScanner<'a> {
     line: &'a [u8],
     position: usize,
@@ -82,6 +94,8 @@ struct JsonScanner<'a> {
     headers: HeaderMembers,
     /// The headers so far, as `name:value\n` each.
     header_list: String,
+    /// The recorded costs so far, as `reserved 100 tokens\n` each.
+    cost_list: String,
     /// The path of the current member.
     path: Vec<u8>,
     record: &'a mut LogRecord,
@@ -133,6 +147,9 @@ impl JsonScanner<'_> {
         }
         if self.line.get(self.position) == Some(&b'{') && depth < MAX_DEPTH {
             return self.parse_object(depth + 1);
+        }
+        if self.path.starts_with(COSTS_PREFIX) {
+            return self.parse_cost(depth);
         }
         let known =
             self.members.iter().find(|(name, _)| name.as_bytes() == self.path).map(|(_, field)| *field);
@@ -186,6 +203,19 @@ impl JsonScanner<'_> {
             }
             _ => self.skip_value(depth),
         }
+    }
+
+    /// Parses the number at `costs.RULE.reserved` or `costs.RULE.stated` into the cost list; skips other values.
+    fn parse_cost(&mut self, depth: usize) -> Option<()> {
+        let start = self.position;
+        self.skip_value(depth)?;
+        let number = str::from_utf8(&self.line[start..self.position]).ok();
+        let number = number.and_then(|number| number.parse::<u64>().ok());
+        let path = str::from_utf8(&self.path).ok().and_then(|path| path.get(COSTS_PREFIX.len()..));
+        if let (Some(number), Some((rule, kind))) = (number, path.and_then(|path| path.rsplit_once('.'))) {
+            let _ = writeln!(self.cost_list, "{kind} {number} {rule}");
+        }
+        Some(())
     }
 
     fn append_header(&mut self, name: &[u8], value: &[u8]) {

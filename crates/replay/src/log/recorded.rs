@@ -3,9 +3,7 @@
 use tidegate_core::{Micros, Quota};
 use tidegate_policy::{
     Policy,
-    model::{
-        CostSpec, KeyDisplay, KeyPart, KeySpec, Match, Network, Observe, PrioritySpec, Quotas, RuleSpec,
-    },
+    model::{KeyDisplay, KeyPart, KeySpec, Match, Network, Observe, PrioritySpec, Quotas, RuleSpec},
 };
 
 /// The requests that a gateway has recorded.
@@ -80,9 +78,6 @@ impl RecordedRequests<'_> {
         if let Quotas::Tiers(tiers) = &rule.quotas {
             add_parts("tiers", unrecorded_parts(&tiers.key, policy.user.as_ref()));
         }
-        if let CostSpec::FromRequest { from, .. } = &rule.cost {
-            add_parts("cost", unrecorded_parts(from, policy.user.as_ref()));
-        }
         if let Some(PrioritySpec::FromRequest { key, .. }) = &rule.priority {
             add_parts("priority", unrecorded_parts(key, policy.user.as_ref()));
         }
@@ -90,7 +85,6 @@ impl RecordedRequests<'_> {
         add_unrecorded_conditions(&rule.matching, &mut conditions);
         add_parts("match", conditions);
         let is_set = [
-            ("settle", rule.settle.is_some()),
             ("bandwidth", rule.bandwidth.is_some()),
             ("adaptive", rule.adaptive.is_some()),
             ("scale", rule.scale.is_some()),
@@ -242,12 +236,6 @@ mod tests {
             ),
             (
                 "",
-                "cost: { from: header x-cost, default: 1, max: 9 }, quota: 9/s",
-                "quota",
-                "the history has no header x-cost: `cost` is evaluated",
-            ),
-            (
-                "",
                 "match: { header: { x-a: b } }, quota: 9/s",
                 "quota",
                 "the history has no header x-a: `match` is",
@@ -263,12 +251,6 @@ mod tests {
                 "quota: 9/s, settle: header x-cost",
                 "settle",
                 "error: a replay cannot evaluate `settle`; set it,",
-            ),
-            (
-                "",
-                "quota: 9/s, settle: header x-cost",
-                "quota",
-                "the replay does not evaluate `settle` of the rule",
             ),
             (
                 "",

@@ -282,7 +282,7 @@ impl Replay {
             ends_at: started_at,
             sequence: self.next_sequence,
             completed_at,
-            status: line.status(),
+            response: LoggedResponse { status: line.status(), costs: line.stated_costs() },
             admission,
         };
         self.next_sequence += 1;
@@ -293,7 +293,7 @@ impl Replay {
         if self.in_flight.len() > MAX_IN_FLIGHT
             && let Some(Reverse(first)) = self.in_flight.pop()
         {
-            drop(first.admission.settle(&LoggedStatus(first.status)));
+            drop(first.admission.settle(&first.response));
         }
     }
 
@@ -305,7 +305,7 @@ impl Replay {
             self.in_flight.push(Reverse(request));
             return;
         }
-        drop(request.admission.settle(&LoggedStatus(request.status)));
+        drop(request.admission.settle(&request.response));
     }
 }
 
@@ -384,7 +384,7 @@ struct ReplayedRequest {
     ends_at: Micros,
     sequence: u64,
     completed_at: Micros,
-    status: u16,
+    response: LoggedResponse,
     admission: Box<PolicyAdmission>,
 }
 
@@ -414,16 +414,26 @@ impl Ord for ReplayedRequest {
     }
 }
 
-/// A response of which only the status is known.
-struct LoggedStatus(u16);
+/// A response of which only the status and the stated costs are known.
+struct LoggedResponse {
+    status: u16,
+    /// By the names of the rules.
+    costs: Vec<(String, u64)>,
+}
 
-impl ResponseHead for LoggedStatus {
+impl ResponseHead for LoggedResponse {
     fn status(&self) -> u16 {
-        self.0
+        self.status
     }
 
     fn header(&self, _: &str) -> Option<&[u8]> {
         None
+    }
+
+    fn recorded_cost(&self, rule: &str) -> Option<u64> {
+        let find = |rule: &str| self.costs.iter().find(|(name, _)| name == rule).map(|(_, cost)| *cost);
+        // The limits that reserve quota for higher priorities are named after the rule and the class.
+        find(rule).or_else(|| find(rule.rsplit_once('/')?.0))
     }
 }
 

@@ -209,6 +209,43 @@ fn only_matching_statuses_are_charged() {
     assert_eq!(replay_counts(rule), expected);
 }
 
+/// A log of a gateway has no bodies, but the costs that it reserved and that responses stated.
+#[test]
+fn recorded_costs_are_charged() {
+    let log = |status: u16, seconds: u64, stated: u64| -> String {
+        let line = |second: u64| {
+            format!(
+                "{{\"time\":\"2024-02-01T12:00:{second:02}.000000Z\",\"client\":\"192.0.2.1\",\"method\":\"POST\",\
+                 \"uri\":\"/v1/responses\",\"status\":{status},\"duration_us\":{},\
+                 \"costs\":{{\"other\":null,\"per.team\":{{\"reserved\":40,\"stated\":{stated}}}}}}}\n",
+                seconds * 1_000_000
+            )
+        };
+        (10..20).map(line).collect()
+    };
+    let admitted = |log: &str, name: &str, rest: &str| {
+        let policy = format!(
+            "rules: [{{ name: {name}, key: ip, quota: 100 per 1000h fixed-window, \
+             cost: {{ from: body /max_tokens, default: 5, max: 100 }}, {rest} }}]"
+        );
+        replay(log.as_bytes(), &policy).unwrap().stats.admitted
+    };
+    // Each one ends before the next one starts: 10 are charged, and the eighth estimate has no room.
+    assert_eq!(admitted(&log(200, 0, 10), "per.team", "settle: openai"), 7);
+    // All overlap, so that only two estimates have room.
+    assert_eq!(admitted(&log(200, 30, 10), "per.team", "settle: openai"), 2);
+    // 50 of each are charged: the estimate, and the largest debt.
+    assert_eq!(admitted(&log(200, 0, 90), "per.team", "settle: { from: openai, max-debt: 10 }"), 2);
+    // Without a limit of the debt, the second estimate has no room.
+    assert_eq!(admitted(&log(200, 0, 90), "per.team", "settle: openai"), 1);
+    assert_eq!(admitted(&log(200, 0, 10), "per.team", "settle: header x-cost"), 7);
+    // Without `settle` the estimate is the cost.
+    assert_eq!(admitted(&log(200, 0, 10), "per.team", "inherit: keep"), 2);
+    assert_eq!(admitted(&log(500, 0, 10), "per.team", "settle: openai, charge: { refund-status: 5xx }"), 10);
+    // The log has no cost of a rule with another name.
+    assert_eq!(admitted(&log(200, 0, 10), "unknown", "settle: openai"), 10);
+}
+
 /// A rule in shadow mode denies nothing, and counts what it would deny.
 #[test]
 fn shadow_rules_count_what_they_would_deny() {

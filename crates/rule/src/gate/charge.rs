@@ -130,18 +130,19 @@ impl ChargePolicy {
         matches!((&self.condition, &self.source), (ChargeCondition::Always, CostSource::Request))
     }
 
-    /// The final cost of a call.
-    pub(super) fn final_cost(&self, cost: u64, reply: &dyn ResponseHead) -> FinalCost {
+    /// The final cost of a call that this rule limits.
+    pub(super) fn final_cost(&self, rule: &str, cost: u64, reply: &dyn ResponseHead) -> FinalCost {
         let is_charged = match &self.condition {
             ChargeCondition::Always => true,
             ChargeCondition::RefundIf(test) => !test(reply),
             ChargeCondition::OnlyIf(test) => test(reply),
         };
-        match &self.source {
+        match (&self.source, reply.recorded_cost(rule)) {
             _ if !is_charged => FinalCost::Known(0),
-            CostSource::Request => FinalCost::Known(cost),
-            CostSource::Head(stated) => FinalCost::Stated(stated(reply)),
-            CostSource::Body(stated) => FinalCost::InBody(stated.clone()),
+            (CostSource::Request, _) => FinalCost::Known(cost),
+            (CostSource::Head(_) | CostSource::Body(_), Some(recorded)) => FinalCost::Stated(Some(recorded)),
+            (CostSource::Head(stated), None) => FinalCost::Stated(stated(reply)),
+            (CostSource::Body(stated), None) => FinalCost::InBody(stated.clone()),
         }
     }
 

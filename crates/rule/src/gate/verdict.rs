@@ -334,11 +334,12 @@ impl RequestHold {
         let (mut unsettled, mut settled) = (Vec::new(), Vec::new());
         background::enter(|| {
             for (limit, tokens) in self.tokens.drain(..) {
-                let Some(charge) = gate.limits().get(limit).map(RequestLimit::charge_policy) else {
+                let Some(request_limit) = gate.limits().get(limit) else {
                     tokens.keep();
                     continue;
                 };
-                match charge.final_cost(tokens.cost(), response) {
+                let charge = request_limit.charge_policy();
+                match charge.final_cost(request_limit.rule().name(), tokens.cost(), response) {
                     FinalCost::Known(cost) => {
                         tokens.commit(cost);
                     }

@@ -75,6 +75,12 @@ pub trait RequestHead {
         None
     }
 
+    /// The cost that was recorded for the rule of this name, if this request is replayed from a log, which has no body.
+    fn recorded_cost(&self, rule: &str) -> Option<u64> {
+        let _ = rule;
+        None
+    }
+
     /// The descriptor, if this is not an HTTP request but a descriptor of Envoy's rate limit protocol.
     fn descriptor(&self) -> Option<&DescriptorHead> {
         None
@@ -88,4 +94,10 @@ pub trait ResponseHead {
 
     /// The first value of a header.
     fn header(&self, name: &str) -> Option<&[u8]>;
+
+    /// The cost that this response stated for the rule of this name, if it is replayed from a log.
+    fn recorded_cost(&self, rule: &str) -> Option<u64> {
+        let _ = rule;
+        None
+    }
 }

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod http2;
+mod records;
 
 use crate::{
     admin_api::{AdminGateway, metric_value},
