@@ -99,6 +99,20 @@ test('rule view shows settings and denial reasons', async () => {
   await page.getByText('has no such rule').waitFor();
 });
 
+test('rule view shows settled costs', async () => {
+  const settling = await Gateway.start({ rules: '[{ name: tokens, quota: 1000/h, cost: 10, settle: body /cost }]' });
+  try {
+    await settling.sendRequests(3, '/');
+    const page = await browser.open(settling, 'rules/tokens');
+    const fact = page.locator('.facts > div', { hasText: 'Responses without a cost' });
+    await fact.getByText('3', { exact: true }).waitFor();
+    await page.locator('.facts > div', { hasText: 'Tokens of debt' }).waitFor();
+    assert.deepEqual(await accessibilityViolations(page), []);
+  } finally {
+    await settling.close();
+  }
+});
+
 test('rule view of shadow rule shows keys it would deny', async () => {
   const page = await browser.open(gateway, 'rules/candidate');
   await page.getByText('It would have denied 4 requests.').waitFor();

@@ -166,7 +166,7 @@ impl Snapshot {
     fn cost_metrics(&self) -> [MetricFamily; 3] {
         let mut requests = MetricFamily::counter(
             "tidegate_settled_requests_total",
-            "Requests of rules with `settle`: stated if the response stated the cost, unstated if it did not, aborted if the response ended too early.",
+            "Requests of rules with `settle`, and committed reservations: stated if the response stated the cost, unstated if it did not, aborted if the response ended too early.",
         );
         let mut tokens = MetricFamily::counter(
             "tidegate_settled_tokens_total",
@@ -181,7 +181,7 @@ impl Snapshot {
         }
         let names = self.config.counters.names().iter().zip(&self.totals.rules);
         for ((rule, counts), spec) in names.zip(&self.config.policy.rules) {
-            if spec.settle.is_none() {
+            if spec.settle.is_none() && !counts.has_settlements() {
                 continue;
             }
             let (settled, differences) = counts.settlements.split_at(SETTLED_REQUESTS.len());

@@ -249,6 +249,11 @@ impl RuleShard {
 }
 
 impl RuleCounts {
+    /// Whether costs were settled.
+    pub(super) fn has_settlements(&self) -> bool {
+        self.settlements.iter().any(|count| *count > 0)
+    }
+
     pub(super) fn add(&mut self, other: &Self) {
         self.outcomes.iter_mut().zip(other.outcomes).for_each(|(sum, count)| *sum += count);
         self.settlements.iter_mut().zip(other.settlements).for_each(|(sum, count)| *sum += count);

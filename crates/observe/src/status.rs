@@ -6,7 +6,10 @@ use super::{
     json::{breaker_json, feature_json, load_json, quota_json},
     latency::{LatencyBuckets, summary},
     live,
-    shard::{DEGRADED_INDEX, DENIED_OUTCOMES, OUTCOME_NAMES, RuleCounts, RuleOutcome, STATUS_CLASSES},
+    shard::{
+        DEGRADED_INDEX, DENIED_OUTCOMES, OUTCOME_NAMES, RuleCounts, RuleOutcome, SETTLED_REQUESTS,
+        SETTLED_TOKENS, STATUS_CLASSES,
+    },
     snapshot::RuleTable,
 };
 use crate::{HealthReport, ServerState};
@@ -109,6 +112,8 @@ impl Snapshot {
             "quotas": quotas_json(rule),
             "counts": counts_json(&counts),
             "denied-by": denials_json(&counts),
+            "settlements": (rule.source().settle.is_some() || counts.has_settlements())
+                .then(|| settlements_json(&counts)),
             "latency": counts.latency.to_json(),
             "queue": rule.waiting().map(|waiting| json!({ "waiting": waiting })),
             "breaker": rule.breaker().as_ref().map(breaker_json),
@@ -145,6 +150,14 @@ fn counts_json(counts: &RuleCounts) -> Value {
         "shadow-denied": count(RuleOutcome::ShadowDenied),
         "degraded": counts.outcomes[DEGRADED_INDEX],
     })
+}
+
+fn settlements_json(counts: &RuleCounts) -> Value {
+    let (requests, tokens) = counts.settlements.split_at(SETTLED_REQUESTS.len());
+    let by_name = |names: [&str; 3], counts: &[u64]| -> Value {
+        names.into_iter().zip(counts).map(|(name, count)| (name.to_owned(), json!(count))).collect()
+    };
+    json!({ "requests": by_name(SETTLED_REQUESTS, requests), "tokens": by_name(SETTLED_TOKENS, tokens) })
 }
 
 fn denials_json(counts: &RuleCounts) -> Value {

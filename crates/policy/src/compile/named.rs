@@ -82,6 +82,11 @@ impl<'a> NamedRule<'a> {
         self.limit.rule()
     }
 
+    /// The rule in the policy.
+    pub fn source(&self) -> &'a RuleSpec {
+        self.source
+    }
+
     /// The mode for this key.
     pub fn mode_for(&self, key: &KeyValue<'_>) -> Mode {
         match self.rule().mode() {

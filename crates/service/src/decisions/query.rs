@@ -74,6 +74,11 @@ impl<'a> RuleQuery<'a> {
         self.rule().quotas().get(index).copied()
     }
 
+    /// The largest part of a final cost that exceeds the reserved one, if the rule limits it.
+    pub(super) fn max_debt(&self) -> Option<u64> {
+        self.named.source().settle.as_ref()?.max_debt
+    }
+
     /// What the quotas of its rule count: tokens or slots.
     pub(super) fn quota_kind(&self) -> QuotaKind {
         self.named.quota_kind()

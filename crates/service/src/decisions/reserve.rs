@@ -10,7 +10,7 @@ use super::{
     check::{batch_response, parse_queries, reserve_all_or_none},
     query::RuleQuery,
     response::{DenyStatus, RuleResponse, to_json_list},
-    state::AppState,
+    state::{AppState, RuleReservation},
 };
 use crate::reservations::Reservations;
 use http::StatusCode;
@@ -37,8 +37,10 @@ pub(super) async fn reserve(
     deny: DenyStatus,
     caller: &ApiCaller,
 ) -> Result<ApiResponse, ApiError> {
-    let tokens =
-        |reservation: Option<CombinedReservation>| reservation.and_then(|claim| claim.into_parts().0);
+    let tokens = |reservation: Option<CombinedReservation>, query: &RuleQuery<'_>| {
+        let tokens = reservation.and_then(|claim| claim.into_parts().0)?;
+        Some(RuleReservation { tokens, rule: query.rule().name().to_owned(), max_debt: query.max_debt() })
+    };
     let unsupported = (QuotaKind::Slots, "limits concurrency; use /v1/acquire");
     reserve_batch((state, &state.reservations, caller), batch, deny, unsupported, tokens).await
 }
@@ -49,7 +51,7 @@ pub(super) async fn acquire(
     deny: DenyStatus,
     caller: &ApiCaller,
 ) -> Result<ApiResponse, ApiError> {
-    let slots = |reservation: Option<CombinedReservation>| {
+    let slots = |reservation: Option<CombinedReservation>, _: &RuleQuery<'_>| {
         let (tokens, slots) = reservation.map(CombinedReservation::into_parts).unwrap_or_default();
         // Rate quotas of the same rule stay charged.
         if let Some(tokens) = tokens {
@@ -68,7 +70,7 @@ async fn reserve_batch<T>(
     batch: QueryBatch<'_>,
     deny: DenyStatus,
     (unsupported, reason): (QuotaKind, &str),
-    take_part: impl Fn(Option<CombinedReservation>) -> T,
+    take_part: impl Fn(Option<CombinedReservation>, &RuleQuery<'_>) -> T,
 ) -> Result<ApiResponse, ApiError> {
     let active = state.active();
     let queries = parse_queries(&batch, &active.gate)?;
@@ -93,11 +95,11 @@ async fn reserve_batch<T>(
         let (combined, mut results) = reserve_all_or_none(state, group).await;
         active.record(&mut results, deny);
         let is_allowed = results.iter().all(RuleResponse::is_allowed);
-        for ((response, combined_reservation), time) in results.into_iter().zip(combined).zip(times.by_ref())
-        {
+        let reserved = results.into_iter().zip(combined).zip(group);
+        for (((response, combined_reservation), query), time) in reserved.zip(times.by_ref()) {
             responses.push(match is_allowed {
                 true => {
-                    let entry = slots.fill(take_part(combined_reservation), time, caller);
+                    let entry = slots.fill(take_part(combined_reservation, query), time, caller);
                     let entry = entry.map_err(|_| reservations.capacity_error())?;
                     response.with_reservation(entry)
                 }
@@ -126,12 +128,15 @@ pub(super) async fn settle(
     for (id, cost) in settlements {
         results.push(match (state.reservations.take(id, caller), cost) {
             (Ok(Some(reserved)), Some(cost)) => {
+                let settled = reserved.settlement(cost);
+                state.active().record_settlement(&reserved.rule, &settled);
                 // Detached: the commit completes even if the client disconnects.
-                let _ = state.spawn_detached(async move { reserved.commit(cost).await }).await;
-                Ok(json!({ "committed": cost }))
+                let commit = async move { reserved.tokens.commit(settled.charged).await };
+                let _ = state.spawn_detached(commit).await;
+                Ok(json!({ "committed": settled.charged }))
             }
             (Ok(Some(reserved)), None) => {
-                let _ = state.spawn_detached(async move { reserved.cancel().await }).await;
+                let _ = state.spawn_detached(async move { reserved.tokens.cancel().await }).await;
                 Ok(json!({ "cancelled": true }))
             }
             (Ok(None), Some(cost)) => Ok(json!({ "committed": cost })),

@@ -6,8 +6,9 @@ use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
 use tidegate_http_server::Authorization;
 use tidegate_limiter::{Clock, Permit, Reservation};
-use tidegate_observe::RequestRecorder;
+use tidegate_observe::{RequestRecorder, ResponseEnd};
 use tidegate_policy::compile::PolicyGate;
+use tidegate_rule::SettledCost;
 use tokio::runtime::Handle;
 
 /// The state of the decision API. It outlives policies and listeners, so reservations and permits survive a reload.
@@ -27,6 +28,14 @@ pub(super) struct ActiveRules {
 }
 
 impl ActiveRules {
+    /// Counts a settlement by the rule of this name, if it is still in the policy.
+    pub(super) fn record_settlement(&self, rule: &str, settled: &SettledCost) {
+        let counters = &self.recorder.counters;
+        if let Some(index) = counters.rule_index(rule) {
+            counters.record_settlement(index, settled, ResponseEnd::Complete);
+        }
+    }
+
     /// Counts the decisions and records the denials.
     pub(super) fn record(&self, responses: &mut [RuleResponse<'_>], deny: DenyStatus) {
         for response in responses {
@@ -38,8 +47,26 @@ impl ActiveRules {
     }
 }
 
-/// Reserved tokens; `None` if the rule is off or in shadow mode.
-pub(super) type ReservedTokens = Option<Reservation>;
+/// Reserved tokens, and how their rule settles them. `None` if the rule is off or in shadow mode.
+pub(super) type ReservedTokens = Option<RuleReservation>;
+
+/// Tokens that a rule has reserved.
+pub(super) struct RuleReservation {
+    pub(super) tokens: Reservation,
+    /// The name of the rule.
+    pub(super) rule: String,
+    /// The largest part of the final cost that exceeds the reserved one; `None` for no limit.
+    pub(super) max_debt: Option<u64>,
+}
+
+impl RuleReservation {
+    /// How a final cost is charged.
+    pub(super) fn settlement(&self, cost: u64) -> SettledCost {
+        let reserved = self.tokens.cost();
+        let charged = self.max_debt.map_or(cost, |debt| cost.min(reserved.saturating_add(debt)));
+        SettledCost { limit: 0, reserved, stated: Some(cost), charged }
+    }
+}
 /// Acquired slots; `None` if the rule is off or in shadow mode.
 pub(super) type ReservedPermit = Option<Permit>;
 
@@ -63,7 +90,7 @@ impl AppState {
     ) -> Self {
         let keep = |reserved: ReservedTokens| {
             if let Some(reserved) = reserved {
-                reserved.keep();
+                reserved.tokens.keep();
             }
         };
         Self {

@@ -36,6 +36,8 @@ export function rule(page) {
   const settable = settableNumbers(page, name);
   const made = h('div');
   const reasons = h('div');
+  const costs = h('div');
+  const costPanel = panel(t('Costs'), costs);
   const holder = h('div');
   let top = null;
   let by = null;
@@ -58,6 +60,7 @@ export function rule(page) {
     panel(t('Traffic'), picture.element),
     panel(t('Latency'), latencyNote(), latencies.element, times),
     h('div', { class: 'pair' }, panel(t('Settings'), made), panel(t('Denial reasons'), reasons)),
+    costPanel,
     settable.element,
     panel(t('Top keys'), holder),
   );
@@ -79,7 +82,9 @@ export function rule(page) {
       setText(times, latencySummary(rule.latency));
       follow(snapshot, rule.mode);
       settable.snapshot(snapshot);
-      const { counts, latency, ...rest } = rule;
+      costPanel.hidden = !rule.settlements;
+      if (rule.settlements) costs.replaceChildren(definitionList(costParts(rule.settlements)));
+      const { counts, latency, settlements, ...rest } = rule;
       const text = JSON.stringify([rest, rule.mode === 'shadow' ? counts['shadow-denied'] : null]);
       if (text === lastText) return;
       lastText = text;
@@ -131,6 +136,18 @@ function parts(rule) {
     ],
     [t('Overflowed'), table?.overflowed ? count(table.overflowed) : null],
     [t('Bans'), rule.bans ? count(rule.bans) : null],
+  ];
+}
+
+/** What the responses stated, and how it differs from the costs before the calls. */
+function costParts({ requests, tokens }) {
+  return [
+    [t('Responses with a cost'), count(requests.stated)],
+    [t('Responses without a cost'), count(requests.unstated)],
+    [t('Responses that ended early'), count(requests.aborted)],
+    [t('Refunded tokens'), count(tokens.refunded)],
+    [t('Tokens of debt'), count(tokens.debt)],
+    [t('Tokens above the maximum debt'), tokens.uncharged ? count(tokens.uncharged) : null],
   ];
 }
 

@@ -1,4 +1,4 @@
-//! Costs in the access log, in the history and in previews.
+//! Costs in the access log, in the history, in previews and in the admin API; and of rules in shadow mode.
 
 use super::{ESTIMATE, post, remaining, start_server};
 use crate::{
@@ -74,6 +74,54 @@ async fn preview_charges_the_recorded_costs() {
         (&json!(0), &json!(2)),
         "{preview}"
     );
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn status_has_the_settlements_of_a_rule() {
+    let server = start_server().await;
+    let gateway = AdminGateway::start(&server, RECORDED_POLICY);
+    for path in ["/usage", "/much", "/none"] {
+        gateway.get_with_header(path, &format!("x-user: {path}\r\n")).await;
+    }
+    let status = gateway.admin_json("/api/v1/status").await;
+    assert_eq!(status["rules"][0]["settlements"], Value::Null);
+    assert_eq!(
+        status["rules"][1]["settlements"],
+        json!({
+            "requests": { "stated": 2, "unstated": 1, "aborted": 0 },
+            "tokens": { "refunded": 3, "debt": 50, "uncharged": 0 },
+        })
+    );
+    gateway.stop().await;
+}
+
+/// A rule in shadow mode settles costs, so that it shows what it would deny, and denies nothing.
+#[tokio::test]
+async fn shadow_rule_settles_costs() {
+    let server = start_server().await;
+    let rules = RECORDED_POLICY.replace("name: tokens", "name: tokens\n    mode: shadow")
+        + "  - { name: visible, key: header x-user, quota: 100 per 1000h fixed-window, cost: 10, settle: body /usage/total_tokens }\n";
+    let gateway = AdminGateway::start(&server, &rules);
+    let ann = "x-user: ann\r\n";
+    assert_eq!(gateway.get_with_header("/much", ann).await.status(), 200);
+    // 60 tokens are used, so this estimate has no room in the rule in shadow mode, which takes nothing.
+    let mut client = gateway.connect().await;
+    let body = r#"{"max_tokens": 41}"#;
+    let request =
+        format!("POST /usage HTTP/1.1\r\nhost: a\r\n{ann}content-length: {}\r\n\r\n{body}", body.len());
+    let response = client.request(&request).await;
+    assert_eq!(response.status(), 200);
+    assert!(response.header("ratelimit").unwrap().contains("\"visible\";r=30;"), "{}", response.head);
+    let status = gateway.admin_json("/api/v1/status").await;
+    let rule = &status["rules"][1];
+    assert_eq!((&rule["counts"]["admitted"], &rule["counts"]["shadow-denied"]), (&json!(1), &json!(1)));
+    assert_eq!(rule["settlements"]["tokens"]["debt"], 50);
+    assert_eq!(rule["settlements"]["requests"]["stated"], 1);
+    // With 40 left, the estimate of 10 is admitted.
+    assert_eq!(gateway.get_with_header("/none", ann).await.status(), 200);
+    let status = gateway.admin_json("/api/v1/status").await;
+    assert_eq!(status["rules"][1]["counts"]["admitted"], 2);
     gateway.stop().await;
 }
 

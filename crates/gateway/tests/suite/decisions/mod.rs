@@ -9,7 +9,10 @@ mod tls;
 
 pub(crate) use stores::redis_rules;
 
-use crate::harness::{RawClient, RawResponse, TEST_TIMEOUT, TestBackend, open_gateway};
+use crate::{
+    admin_api::metric_value,
+    harness::{RawClient, RawResponse, TEST_TIMEOUT, TestBackend, open_gateway},
+};
 use serde_json::{Value, json};
 use std::{fs, net::SocketAddr};
 use tempfile::TempDir;
@@ -162,6 +165,39 @@ async fn reservation_is_committed_or_released() {
     let gone = json!({"id": format!("1-{:032x}", 7)});
     assert_eq!(api.post("cancel", &gone).await.0, 410);
     assert_eq!(api.post("release", &gone).await.0, 410);
+    api.stop().await;
+}
+
+/// A final cost above the reserved one is debt, up to the maximum of the rule; the metrics count it.
+#[tokio::test]
+async fn committed_cost_above_the_reserved_one_is_debt() {
+    let api = DecisionServer::start(
+        "admin: 127.0.0.1:0\ndecisions: 127.0.0.1:0\nrules:\n\
+         \x20 - { name: capped, quota: 100 per 1000h fixed-window, settle: { from: openai, max-debt: 20 } }\n\
+         \x20 - { name: open, quota: 100 per 1000h fixed-window }\n",
+    );
+    for (rule, committed, left) in [("capped", 50, 50), ("open", 500, 0)] {
+        let (_, reserved) = api.post("reserve", &json!({"rule": rule, "cost": 30})).await;
+        let (status, commit) = api.post("commit", &json!({"id": reserved["id"], "cost": 500})).await;
+        assert_eq!((status, &commit["committed"]), (200, &json!(committed)), "{rule}");
+        assert_eq!(api.post("peek", &json!({"rule": rule})).await.1["remaining"], left, "{rule}");
+    }
+    assert_eq!(api.post("check", &json!({"rule": "open"})).await.0, 429, "the debt is not repaid");
+    let (_, reserved) = api.post("reserve", &json!({"rule": "capped", "cost": 30})).await;
+    api.post("commit", &json!({"id": reserved["id"], "cost": 5})).await;
+    assert_eq!(api.post("peek", &json!({"rule": "capped"})).await.1["remaining"], 45);
+
+    let request = "GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let metrics = RawClient::connect(api.admin.unwrap()).await.request(request).await.body;
+    for (series, value) in [
+        (r#"tidegate_settled_requests_total{rule="capped",result="stated"}"#, 2.0),
+        (r#"tidegate_settled_tokens_total{rule="capped",kind="debt"}"#, 20.0),
+        (r#"tidegate_settled_tokens_total{rule="capped",kind="uncharged"}"#, 450.0),
+        (r#"tidegate_settled_tokens_total{rule="capped",kind="refunded"}"#, 25.0),
+        (r#"tidegate_settled_tokens_total{rule="open",kind="debt"}"#, 470.0),
+    ] {
+        assert_eq!(metric_value(&metrics, series), value, "{series}");
+    }
     api.stop().await;
 }
 
