@@ -161,7 +161,8 @@ fn suggest_with_progress(
     window: SortWindow,
     inputs: impl Fn() -> Vec<LogInput>,
 ) -> Result<Suggestion, ReplayError> {
-    let open = || RequestLog::open_with_window(inputs(), formats.clone(), Some("header x-user".to_owned()), window);
+    let open =
+        || RequestLog::open_with_window(inputs(), formats.clone(), Some("header x-user".to_owned()), window);
     let mut bar = ProgressBar::new();
     let outcome = suggest::suggest(request, open, |progress| bar.show(progress));
     bar.clear();

@@ -471,15 +471,14 @@ fn server_sections() -> BoxedStrategy<ServerSection> {
             interval: Duration::from_secs(every),
             service,
         });
-    let fields =
-        select(vec![
-            HeaderStyle::Ietf,
-            HeaderStyle::Legacy,
-            HeaderStyle::Draft03,
-            HeaderStyle::OpenAi,
-            HeaderStyle::Anthropic,
-            HeaderStyle::None,
-        ]);
+    let fields = select(vec![
+        HeaderStyle::Ietf,
+        HeaderStyle::Legacy,
+        HeaderStyle::Draft03,
+        HeaderStyle::OpenAi,
+        HeaderStyle::Anthropic,
+        HeaderStyle::None,
+    ]);
     let forwarded_headers =
         select(vec![ForwardedHeaders::All, ForwardedHeaders::XForwarded, ForwardedHeaders::None]);
     (

@@ -13,7 +13,11 @@ use tidegate_rule::Mode;
 fn suggest_for(log: &[u8], key: &str, target: SuggestTarget) -> Result<Suggestion, String> {
     let wish = SuggestRequest::parse(key, target, "50%".parse().unwrap())?;
     let open = || {
-        RequestLog::open(vec![LogInput::from_bytes("log", log)], builtin_formats(), Some("header x-user".to_owned()))
+        RequestLog::open(
+            vec![LogInput::from_bytes("log", log)],
+            builtin_formats(),
+            Some("header x-user".to_owned()),
+        )
     };
     suggest(wish, open, |_| {}).map_err(|failure| failure.to_string())
 }

@@ -220,7 +220,8 @@ impl<'a> RuleResponse<'a> {
         let label = labels.get(decision.quota()).filter(|_| !decision.is_fail_closed());
         if let (Some(label), Mode::Enforce) = (label, self.query.mode) {
             // The policy header is formatted once per rule; sharing it avoids a copy.
-            if let (HeaderStyle::Ietf, Some(policy)) = (gate.header_style(), labels.policy_at(decision.quota()))
+            if let (HeaderStyle::Ietf, Some(policy)) =
+                (gate.header_style(), labels.policy_at(decision.quota()))
                 && let Ok(policy) = HeaderValue::from_maybe_shared(policy.clone())
             {
                 headers.insert(POLICY_HEADER, policy);
