@@ -153,7 +153,7 @@ test('results of a preview are in Chinese, on a light desktop', async () => {
   await gateway.sendRequests(5, '/x');
   const page = await browser.open(gateway, 'rules/everybody', { locale: 'zh-CN' });
   await page.getByLabel('everybody 的 quota').fill('2/h');
-  await page.getByRole('button', { name: '预览：quota' }).click();
+  await page.getByRole('button', { name: /预览\s*：quota/ }).click();
   await page.getByRole('heading', { name: 'quota：1000/s → 2/h' }).waitFor();
   await page.getByText('多拒绝 3 个').waitFor();
   await page.getByText('记录的 5 个请求中').waitFor();

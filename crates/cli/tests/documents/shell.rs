@@ -294,6 +294,9 @@ fn prepare(root: &Path, folder: &Path, ports: &Ports) {
     copy(&root.join("docs/algorithms"), &folder.join("docs/algorithms"), &|_, text| text);
     fs::write(folder.join("bad.txt"), "192.0.2.0/24\n").unwrap();
     fs::write(folder.join("api-keys.json"), "{\"api-keys\": []}").unwrap();
+    let secret = "c2VjcmV0".repeat(8);
+    fs::write(folder.join("jwks.json"), format!("{{\"keys\": [{{\"kty\": \"oct\", \"k\": \"{secret}\"}}]}}"))
+        .unwrap();
     let directory = folder.parent().unwrap();
     let certificates = Certificates::create(directory).unwrap();
     for name in ["a", "server", "site"] {

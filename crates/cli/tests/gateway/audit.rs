@@ -14,7 +14,7 @@ async fn changes_of_keys_and_bans_are_logged_with_their_author() {
         ))
         .await;
         let admin = gateway.wait_for_line("admin").await;
-        let decisions = gateway.wait_for_line("decisions").await;
+        let decisions = gateway.wait_for_line("decide").await;
         let post = async |url: String, body: &str| run_curl(&["--data", body, &url]).await.1;
         // One of two items is invalid, so that nothing is reset.
         let failed = r#"[{"rule":"login","key":"192.0.2.7"},{"rule":"lgoin","key":"192.0.2.7"}]"#;
