@@ -105,7 +105,7 @@ impl RecordedRequests<'_> {
                 .filter(|quota| quota.is_concurrency())
                 .map(|quota| format!("the history has no durations: the replay does not evaluate `{quota}`")),
         );
-        let is_longer = |quota: &&Quota| quota.is_total() || quota.retention() > self.span;
+        let is_longer = |quota: &&Quota| quota.rate().is_none_or(|rate| rate.period() > self.span);
         let longer = quotas.iter().filter(|quota| !quota.is_concurrency()).filter(is_longer);
         notes.extend(longer.map(|quota| {
             format!(
