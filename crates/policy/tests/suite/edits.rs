@@ -660,5 +660,5 @@ fn edit_changes_only_the_number() {
         vec(any::<Index>(), 5),
     );
     runner_with_cases(16).run(&cases, property).unwrap();
-    assert!(set.get().iter().all(|count| *count > 5), "too few values were set: {set:?}");
+    assert!(set.get().iter().all(|count| *count > 2), "too few values were set: {set:?}");
 }
