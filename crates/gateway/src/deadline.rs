@@ -92,6 +92,11 @@ impl Deadline {
         self.entry.at.set(NEVER);
     }
 
+    /// The time of the last scan, in milliseconds.
+    pub(crate) fn now(&self) -> u64 {
+        self.deadlines.now()
+    }
+
     #[inline]
     pub(crate) fn is_set(&self) -> bool {
         self.entry.at.get() != NEVER

@@ -61,7 +61,7 @@ struct UploadProgressState {
 /// The phase of an upload. Times are in milliseconds of the worker's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UploadPhase {
-    /// The server read the last frame at this time, and can read another.
+    /// Since this time the server can read: the last frame was sent, or a part of it could not be sent.
     Writable(u64),
     /// The client has not sent the next frame, or a bandwidth limit delays it.
     AwaitingClient,
@@ -181,6 +181,13 @@ impl UploadProgress {
 
     pub(crate) fn phase(&self) -> UploadPhase {
         self.0.phase.get()
+    }
+
+    /// Called when the server has not read what was sent. The client may have nothing more to send.
+    pub(crate) fn on_write_blocked(&self, now: u64) {
+        if self.phase() == UploadPhase::AwaitingClient {
+            self.0.phase.set(UploadPhase::Writable(now));
+        }
     }
 }
 

@@ -179,7 +179,10 @@ impl UpstreamConnection {
                 return Ok(());
             }
             match self.output.poll_flush(&mut self.stream, context) {
-                Poll::Pending => return Ok(()),
+                Poll::Pending => {
+                    self.deadline.on_write_blocked();
+                    return Ok(());
+                }
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(_)) => {
                     (self.reuse, self.upload) = (Reuse::No, UploadState::Complete);

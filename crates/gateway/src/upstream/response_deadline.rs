@@ -47,6 +47,13 @@ impl ResponseDeadline {
         self.deadline.clear();
     }
 
+    /// Called when the server must read before more of the request can be sent.
+    pub(super) fn on_write_blocked(&self) {
+        if let Some(upload) = &self.upload {
+            upload.on_write_blocked(self.deadline.now());
+        }
+    }
+
     /// Called when the response is complete.
     pub(super) fn clear(&mut self) {
         self.deadline.clear();

@@ -62,6 +62,7 @@ async fn response_timeout_starts_after_request_body() {
     }
 }
 
+/// The timeout holds, too, if the client has sent nothing more when the server stops reading: it sends small pieces.
 #[tokio::test]
 async fn server_that_does_not_read_body_times_out() {
     let deaf = TestBackend::start_raw(|stream| async move {
@@ -70,10 +71,12 @@ async fn server_that_does_not_read_body_times_out() {
     })
     .await;
     let gateway = AdminGateway::start_upstream(&[&deaf], "timeouts: { idle: 100ms }");
-    let mut client = gateway.connect().await;
-    client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000000\r\n\r\n").await;
-    client.send_until_blocked().await;
-    assert_eq!(client.read_response().await.status(), 504);
+    for piece in [1 << 10, 1 << 16] {
+        let mut client = gateway.connect().await;
+        client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000000\r\n\r\n").await;
+        client.send_until_blocked(piece).await;
+        assert_eq!(client.read_response().await.status(), 504);
+    }
 }
 
 #[tokio::test]
@@ -150,7 +153,7 @@ async fn lingering_close_lets_client_read_response() {
         let mut client = gateway.connect().await;
         client.send(head).await;
         // A reset would fail this, or lose the response.
-        client.send_until_blocked().await;
+        client.send_until_blocked(1 << 16).await;
         let response = client.read_response().await;
         assert_eq!(response.status(), status, "{head}");
         assert_eq!(response.header("connection"), Some("close"), "{head}");

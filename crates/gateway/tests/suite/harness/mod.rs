@@ -359,12 +359,12 @@ impl RawClient {
         self.read.drain(..length).collect()
     }
 
-    /// Writes more than all buffers hold, so that the peer must read.
-    pub(crate) async fn send_until_blocked(&mut self) {
-        let piece = [b'a'; 1 << 16];
-        for _ in 0..256 {
+    /// Writes more than all buffers hold, so that the peer must read, in pieces of this size.
+    pub(crate) async fn send_until_blocked(&mut self, piece: usize) {
+        let data = vec![b'a'; piece];
+        for _ in 0..(1 << 24) / piece {
             let written =
-                timeout(TEST_TIMEOUT, self.stream.write_all(&piece)).await.expect("the peer does not read");
+                timeout(TEST_TIMEOUT, self.stream.write_all(&data)).await.expect("the peer does not read");
             written.unwrap();
         }
     }
