@@ -1,6 +1,7 @@
 //! Bearer tokens: which callers an API accepts, which are operators, and what they may do.
 
 use crate::{ApiError, StartupError};
+use arc_swap::ArcSwap;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use std::{env, fmt, net::IpAddr, sync::Arc};
 use subtle::ConstantTimeEq as _;
@@ -14,6 +15,9 @@ pub struct Authorization {
     /// The callers that are operators.
     pub operators: Operators,
 }
+
+/// The tokens that an API accepts now. A reload replaces them, for open connections too.
+pub type SharedAuthorization = Arc<ArcSwap<Authorization>>;
 
 /// The callers that are operators.
 #[derive(Debug, Default)]

@@ -51,7 +51,7 @@ mod tls;
 pub use api_error::{ApiError, truncate};
 pub use authorization::{
     ApiCaller, Authorization, OPERATOR_TOKEN_REQUIRED, Operator, OperatorAccess, Operators, Secret,
-    TOKEN_HEADER, bearer_token, unauthorized,
+    SharedAuthorization, TOKEN_HEADER, bearer_token, unauthorized,
 };
 pub use files::{FileWatch, ReadFiles};
 pub use http_client::HttpClient;

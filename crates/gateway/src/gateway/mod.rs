@@ -256,8 +256,8 @@ impl Gateway {
             )?;
         }
         if let Some(envoy) = &mut self.envoy {
-            let authorization = self.envoy_authorization.take().unwrap_or_default();
-            let server = envoy::server(&decision_state, authorization, &self.policy.connections).await;
+            decision_state.replace_envoy_authorization(self.envoy_authorization.take().unwrap_or_default());
+            let server = envoy::server(&decision_state, &self.policy.connections).await;
             envoy.start(&server, "envoy", self.workers)?;
         }
         let mut ticks = time::interval(SCHEDULE_INTERVAL);

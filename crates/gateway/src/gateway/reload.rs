@@ -94,12 +94,11 @@ impl Gateway {
         Replacement::bind(is_same, policy.decisions.as_ref(), self.decisions.as_ref())
     }
 
-    /// Binds the listener of the rate limit service of the next policy, if it or its tokens differ.
+    /// Binds the listener of the rate limit service of the next policy, if it differs.
     fn bind_envoy(&self, policy: &Policy) -> Result<Replacement<ThreadedListener>, StartupError> {
-        let is_same = policy.envoy == self.policy.envoy
-            && policy.connections == self.policy.connections
-            && policy.admin.token == self.policy.admin.token
-            && policy.admin.tokens == self.policy.admin.tokens;
+        let listener = |policy: &Policy| policy.envoy.clone().map(|it| (it.listen, it.tls));
+        let is_same =
+            listener(policy) == listener(&self.policy) && policy.connections == self.policy.connections;
         Replacement::bind(is_same, policy.envoy.as_ref(), self.envoy.as_ref())
     }
 
@@ -118,18 +117,19 @@ impl Gateway {
         Ok(())
     }
 
-    /// Switches the rate limit service to its next listener. Its rules are those of the decision API.
+    /// Switches the rate limit service to the tokens and the listener of the policy in force. Its rules are those of the decision API.
     async fn replace_envoy(
         &mut self,
         policy: &Policy,
         next: Replacement<ThreadedListener>,
         authorization: Authorization,
     ) -> Result<(), StartupError> {
+        let Some(decision_state) = self.decision_state.clone() else { return Ok(()) };
+        decision_state.replace_envoy_authorization(authorization);
         if matches!(next, Replacement::Unchanged) {
             return Ok(());
         }
-        let Some(decision_state) = self.decision_state.clone() else { return Ok(()) };
-        let server = envoy::server(&decision_state, authorization, &policy.connections).await;
+        let server = envoy::server(&decision_state, &policy.connections).await;
         let before = next.start(&mut self.envoy, &server, "envoy", self.workers)?;
         self.drain_listener(before);
         Ok(())

@@ -368,7 +368,7 @@ async fn reload_replaces_rules_tokens_and_listener() {
     // Cargo sets this variable for every test, so it serves as a token.
     let tokens = "envoy: { listen: 127.0.0.1:0, tokens: [{ name: edge, token: $CARGO_PKG_NAME }] }";
     server.replace(&policy(tokens, "2/h burst 2")).await;
-    let mut client = server.client().await;
+    // On the same connection.
     let error = client.send(request(vec![descriptor(&[("user", "bob")])])).await.unwrap_err();
     assert_eq!(error.code(), tonic::Code::Unauthenticated, "{error:?}");
     let mut with_token = tonic::Request::new(request(vec![descriptor(&[("user", "bob")])]));
@@ -384,7 +384,6 @@ async fn reload_replaces_rules_tokens_and_listener() {
             "{tokens}\nadmin: {{ listen: 127.0.0.1:0, tokens: {{ name: ann, token: ${variable}, role: operate }} }}"
         );
         server.replace(&policy(&operators, "2/h burst 2")).await;
-        let mut client = server.client().await;
         for (token, expected) in [(env!("CARGO_MANIFEST_DIR"), ann), (env!("CARGO_PKG_VERSION"), bob)] {
             let mut sent = tonic::Request::new(request(vec![descriptor(&[("user", "eve")])]));
             sent.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());

@@ -22,7 +22,7 @@ use futures_util::future::{Either, join_all, ready};
 use http::HeaderMap;
 use std::{future::Future, sync::Arc, time::Duration};
 use tidegate_core::{Decision, Micros, Quota, header::ceil_seconds};
-use tidegate_http_server::{Authorization, HttpServer};
+use tidegate_http_server::HttpServer;
 use tidegate_policy::{
     compile::{PolicyAdmission, PolicyRejection, PolicyResult},
     descriptors::CalendarUnit,
@@ -31,12 +31,9 @@ use tidegate_policy::{
 use tidegate_rule::{Evaluation, HeaderStyle, Mode, request::DescriptorHead};
 
 /// Returns the gRPC server of the rate limit service.
-pub async fn server(
-    state: &Arc<AppState>,
-    authorization: Authorization,
-    connections: &Connections,
-) -> HttpServer {
-    let server = GrpcServer::new(PolicyDecider::new(state.clone())).await.authorization(authorization.into());
+pub async fn server(state: &Arc<AppState>, connections: &Connections) -> HttpServer {
+    let authorization = state.envoy_authorization().clone();
+    let server = GrpcServer::new(PolicyDecider::new(state.clone())).await.authorization(authorization);
     server.health().set(ServingState::Serving).await;
     HttpServer::grpc(server, GrpcSettings::default().max_connection_age, connections.drain_timeout)
 }

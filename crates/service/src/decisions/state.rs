@@ -4,7 +4,7 @@ use super::response::{DenyStatus, RuleResponse};
 use crate::reservations::{CAPACITY, ReservationKind, Reservations};
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
-use tidegate_http_server::Authorization;
+use tidegate_http_server::{Authorization, SharedAuthorization};
 use tidegate_limiter::{Clock, Permit, Reservation};
 use tidegate_observe::{RequestRecorder, ResponseEnd};
 use tidegate_policy::compile::PolicyGate;
@@ -15,6 +15,8 @@ use tokio::runtime::Handle;
 pub struct AppState {
     active: ArcSwap<ActiveRules>,
     authorization: ArcSwap<Authorization>,
+    /// The tokens of Envoy's rate limit service.
+    envoy_authorization: SharedAuthorization,
     pub(super) reservations: Reservations<ReservedTokens>,
     pub(super) permits: Reservations<ReservedPermit>,
     /// Renews permits, since they may outlive the threads of a listener.
@@ -96,6 +98,7 @@ impl AppState {
         Self {
             active: ArcSwap::from_pointee(ActiveRules { gate, recorder }),
             authorization: ArcSwap::from_pointee(authorization),
+            envoy_authorization: SharedAuthorization::default(),
             reservations: Reservations::new(clock.clone(), capacity, ReservationKind::Reservation, keep),
             permits: Reservations::new(clock, capacity, ReservationKind::Permit, drop),
             runtime: Handle::current(),
@@ -106,6 +109,15 @@ impl AppState {
     pub fn replace(&self, gate: PolicyGate, recorder: Arc<RequestRecorder>, authorization: Authorization) {
         self.active.store(Arc::new(ActiveRules { gate, recorder }));
         self.authorization.store(Arc::new(authorization));
+    }
+
+    /// Replaces the tokens of Envoy's rate limit service, on open connections too.
+    pub fn replace_envoy_authorization(&self, authorization: Authorization) {
+        self.envoy_authorization.store(Arc::new(authorization));
+    }
+
+    pub(super) fn envoy_authorization(&self) -> &SharedAuthorization {
+        &self.envoy_authorization
     }
 
     /// Closes expired reservations and permits. Call it about once per second.

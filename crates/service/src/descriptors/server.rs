@@ -17,6 +17,7 @@ use super::{
     xds::XdsClient,
 };
 use crate::events;
+use arc_swap::ArcSwap;
 use axum::{
     Router,
     body::Body,
@@ -249,7 +250,9 @@ impl RateLimitServer {
                 let _ = stopped.changed().await;
             }
         };
-        let server = GrpcServer::new(service.clone()).await.authorization(authorization.clone());
+        let server = GrpcServer::new(service.clone())
+            .await
+            .authorization(Arc::new(ArcSwap::from(authorization.clone())));
         server.health().set(serving_status(&health)).await;
         let health_task = tokio::spawn(monitor_health(health.clone(), server.health(), reservations.clone()));
         let grpc: BoxFuture<'static, ()> = match grpc {

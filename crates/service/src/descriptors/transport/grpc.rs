@@ -11,7 +11,7 @@ use crate::{
 use http::Request;
 use hyper::{body::Incoming, service};
 use std::{convert::Infallible, fmt, future::Future, sync::Arc, time::Duration};
-use tidegate_http_server::{Accept, Authorization, BoundListener, HttpServer, Listener, StartupError};
+use tidegate_http_server::{Accept, BoundListener, HttpServer, Listener, SharedAuthorization, StartupError};
 use tidegate_proto::rls::{
     FILE_DESCRIPTOR_SET, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer,
 };
@@ -27,7 +27,7 @@ use tonic_reflection::server::Builder;
 /// The gRPC server of the rate limit service. A clone serves another listener.
 pub struct GrpcServer<D> {
     rate_limit: RateLimitServiceServer<RateLimitHandler<D>>,
-    authorization: Arc<Authorization>,
+    authorization: SharedAuthorization,
     health: GrpcHealth,
     other_services: Arc<[GrpcService]>,
 }
@@ -62,12 +62,17 @@ impl<D: Decide> GrpcServer<D> {
         .into_iter()
         .chain(reflection_services())
         .flatten();
-        Self { rate_limit: limits, authorization: Arc::default(), other_services: others.collect(), health }
+        Self {
+            rate_limit: limits,
+            authorization: SharedAuthorization::default(),
+            other_services: others.collect(),
+            health,
+        }
     }
 
     /// Requires these tokens for decisions. Health and reflection need none.
     #[must_use]
-    pub(crate) fn authorization(self, authorization: Arc<Authorization>) -> Self {
+    pub(crate) fn authorization(self, authorization: SharedAuthorization) -> Self {
         Self { authorization, ..self }
     }
 
@@ -112,7 +117,7 @@ impl<D: Decide> service::Service<Request<Incoming>> for GrpcServer<D> {
         let path = request.uri().path().trim_start_matches('/');
         let service = path.split('/').next().unwrap_or_default();
         if service == <RateLimitServiceServer<RateLimitHandler<D>> as NamedService>::NAME {
-            return match self.authorization.authenticate(request.headers()) {
+            return match self.authorization.load().authenticate(request.headers()) {
                 Ok(_) => self.rate_limit.clone().call(request),
                 Err(error) => Box::pin(async { Ok(Status::unauthenticated(error.detail).into_http()) }),
             };
