@@ -34,6 +34,7 @@
 //!
 //! It stores responses only for fallbacks of rules. It reads the cost of a request from its response, but does not compress or rewrite responses, and it does not terminate protocols other than HTTP/1.1 and HTTP/2.
 
+mod body_writer;
 mod client;
 mod config;
 mod connection_limit;

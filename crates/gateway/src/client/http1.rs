@@ -10,8 +10,11 @@ use super::{
     transport::{Expectation, Http1Transport, RequestBodyState},
 };
 use crate::{
-    http1::{parse_request, request_keeps_alive, write_last_chunk, write_response},
-    proxy::{self, IncomingBody, ProxyFuture, ProxyResponse, ProxyResponseBody, SharedResponse},
+    body_writer::{BodyWriter, WrittenBody},
+    http1::{parse_request, request_keeps_alive, write_response},
+    proxy::{
+        self, IncomingBody, IncompleteBody, ProxyFuture, ProxyResponse, ProxyResponseBody, SharedResponse,
+    },
 };
 use http::{StatusCode, Version};
 use hyper::body::Body;
@@ -24,7 +27,7 @@ use std::{
 };
 use tidegate_core::header::{SmallString, write_number};
 use tidegate_http_server::Stream;
-use tidegate_policy::head::{FieldKinds, HeadError, HeaderFields, ParsedRequest};
+use tidegate_policy::head::{ContentLength, FieldKinds, HeadError, HeaderFields, ParsedRequest};
 
 /// Why the connection serves no more requests for now.
 pub(super) enum Http1End {
@@ -97,17 +100,8 @@ enum KeepAlive {
 struct ResponseInProgress {
     /// `None` after the last frame. The exchange is recorded when it is dropped, before the client can see the end of the response.
     body: Option<ProxyResponseBody>,
-    framing: OutgoingFraming,
+    writer: BodyWriter,
     keep_alive: KeepAlive,
-}
-
-/// How the end of a response is marked.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum OutgoingFraming {
-    None,
-    Length,
-    Chunked,
-    UntilClose,
 }
 
 impl Http1Connection {
@@ -237,7 +231,7 @@ impl Http1Connection {
             transport.expectation = Expectation::None;
             self.state = ConnectionState::Response(ResponseInProgress {
                 body: None,
-                framing: OutgoingFraming::Length,
+                writer: BodyWriter::Length(0),
                 keep_alive: KeepAlive::Yes,
             });
         }
@@ -259,19 +253,18 @@ impl Http1Connection {
             || head.status.is_informational()
             || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         let length = body.size_hint().exact();
-        let has_length =
-            head.fields.may_contain(FieldKinds::FRAMING) && head.fields.contains(b"content-length");
-        let framing = match length {
-            _ if has_no_body => OutgoingFraming::None,
-            _ if has_length => OutgoingFraming::Length,
-            Some(length) => {
+        let declared = declared_length(&head.fields);
+        let writer = match (declared, length) {
+            _ if has_no_body => BodyWriter::Length(0),
+            (Some(length), _) => BodyWriter::Length(length),
+            (None, Some(length)) => {
                 push_content_length(&mut head.fields, length);
-                OutgoingFraming::Length
+                BodyWriter::Length(length)
             }
-            None if request.version >= Version::HTTP_11 => OutgoingFraming::Chunked,
-            None => OutgoingFraming::UntilClose,
+            (None, None) if request.version >= Version::HTTP_11 => BodyWriter::Chunked,
+            (None, None) => BodyWriter::UntilClose,
         };
-        if let (MethodKind::Head, Some(length @ 1..), false) = (request.method, length, has_length) {
+        if let (MethodKind::Head, Some(length @ 1..), None) = (request.method, length, declared) {
             push_content_length(&mut head.fields, length);
         }
         let connection = match head.fields.may_contain(FieldKinds::CONNECTION) {
@@ -284,11 +277,11 @@ impl Http1Connection {
         let is_body_abandoned =
             transport.request_body == RequestBodyState::Incomplete && self.client.has_unread_body();
         let is_closing = request.keep_alive == KeepAlive::No
-            || framing == OutgoingFraming::UntilClose
+            || writer == BodyWriter::UntilClose
             || is_body_abandoned
             || connection.is_some_and(|option| option == b"close");
         let mut extra: [&[u8]; 3] = [b"", b"", b""];
-        if framing == OutgoingFraming::Chunked {
+        if writer == BodyWriter::Chunked {
             extra[0] = b"transfer-encoding: chunked\r\n";
         }
         extra[1] = match (request.version, is_closing, connection.is_some()) {
@@ -307,8 +300,8 @@ impl Http1Connection {
         drop(transport);
         self.client.worker.heads.give_response(head);
         self.state = ConnectionState::Response(ResponseInProgress {
-            body: (framing != OutgoingFraming::None).then_some(body),
-            framing,
+            body: (!has_no_body).then_some(body),
+            writer,
             keep_alive: if is_closing { KeepAlive::No } else { KeepAlive::Yes },
         });
     }
@@ -364,10 +357,13 @@ impl ResponseInProgress {
         context: &mut Context<'_>,
     ) -> Poll<Result<(), ResponseAborted>> {
         // Most bodies are small, and arrive with their head.
-        if self.framing == OutgoingFraming::Length
+        if let BodyWriter::Length(expected) = self.writer
             && let Some(body) = &mut self.body
-            && body.take_received(transport.borrow_mut().output.bytes_mut()).is_some()
+            && let Some(length) = body.take_received(transport.borrow_mut().output.bytes_mut())
         {
+            if length as u64 != expected {
+                return Poll::Ready(Err(ResponseAborted));
+            }
             self.body = None;
         }
         loop {
@@ -382,29 +378,17 @@ impl ResponseInProgress {
                         break;
                     }
                 };
-                let Ok(frame) = frame else {
-                    // The client gets the data before the error.
-                    let _ = transport.borrow_mut().poll_flush(context);
-                    return Poll::Ready(Err(ResponseAborted));
-                };
-                let is_last = frame.is_none() || body.is_end_stream();
                 let mut transport = transport.borrow_mut();
-                let trailers = match frame.map(hyper::body::Frame::into_data) {
-                    Some(Ok(data)) => {
-                        match self.framing {
-                            OutgoingFraming::Chunked => transport.output.push_chunk(data),
-                            _ => transport.output.push_frame(data),
-                        }
-                        None
+                let written =
+                    frame.and_then(|frame| self.writer.write_frame(&mut transport.output, frame, &*body));
+                match written {
+                    Ok(WrittenBody::Incomplete) => {}
+                    Ok(WrittenBody::Complete) => self.body = None,
+                    Err(IncompleteBody) => {
+                        // The client gets the data before the error.
+                        let _ = transport.poll_flush(context);
+                        return Poll::Ready(Err(ResponseAborted));
                     }
-                    Some(Err(frame)) => frame.into_trailers().ok(),
-                    None => None,
-                };
-                if is_last || trailers.is_some() {
-                    if self.framing == OutgoingFraming::Chunked {
-                        write_last_chunk(transport.output.bytes_mut(), trailers.as_ref());
-                    }
-                    self.body = None;
                 }
             }
             let flushed = transport.borrow_mut().poll_flush(context);
@@ -437,6 +421,13 @@ struct ResponseAborted;
 
 fn is_continue(expect: &[u8]) -> bool {
     expect.eq_ignore_ascii_case(b"100-continue")
+}
+
+/// The length in the head of a response. An invalid one, which no body has, is 0.
+fn declared_length(fields: &HeaderFields) -> Option<u64> {
+    let value = fields.may_contain(FieldKinds::FRAMING).then(|| fields.get(b"content-length"))??;
+    let mut length = ContentLength::default();
+    Some(length.add(value).ok().and(length.value).unwrap_or(0))
 }
 
 fn push_content_length(fields: &mut HeaderFields, length: u64) {

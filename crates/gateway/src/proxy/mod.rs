@@ -13,7 +13,7 @@ mod shared_response;
 
 pub(crate) use forwarded_header_writer::ForwardedHeaderWriter;
 pub(crate) use head::{RequestId, X_REQUEST_ID};
-pub(crate) use request_body::{IncomingBody, RequestBody, UploadPhase, UploadProgress};
+pub(crate) use request_body::{IncomingBody, IncompleteBody, RequestBody, UploadPhase, UploadProgress};
 pub(crate) use response_body::ProxyResponseBody;
 pub(crate) use shared_response::SharedResponse;
 

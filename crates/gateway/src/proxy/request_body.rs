@@ -69,7 +69,7 @@ pub(crate) enum UploadPhase {
     Complete(u64),
 }
 
-/// A body that ends too early.
+/// A body that ends too early, or with another length than its head has.
 #[derive(Debug)]
 pub(crate) struct IncompleteBody;
 
@@ -131,8 +131,7 @@ impl IncomingBody {
             Self::Http1(body) => body
                 .poll_frame(context)
                 .map(|frame| frame.map(|frame| frame.map_err(|_| ProxyError::InvalidBody))),
-            Self::Http2(body) => Pin::new(body)
-                .poll_frame(context)
+            Self::Http2(body) => poll_http2_frame(body, context)
                 .map(|frame| frame.map(|frame| frame.map_err(|_| ProxyError::InvalidBody))),
             Self::Buffered(body) => body.poll_frame(context),
         }
@@ -152,6 +151,18 @@ impl IncomingBody {
             Self::Http2(body) => body.size_hint(),
             Self::Buffered(body) => body.size_hint(),
         }
+    }
+}
+
+/// Polls for the next frame of a body that is received over HTTP/2. hyper reports a stream that was reset without an error as the end
+/// of its body. It is the end only if the peer has marked it.
+pub(super) fn poll_http2_frame(
+    body: &mut Incoming,
+    context: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, IncompleteBody>>> {
+    match Pin::new(&mut *body).poll_frame(context) {
+        Poll::Ready(None) if !body.is_end_stream() => Poll::Ready(Some(Err(IncompleteBody))),
+        polled => polled.map(|frame| frame.map(|frame| frame.map_err(|_| IncompleteBody))),
     }
 }
 

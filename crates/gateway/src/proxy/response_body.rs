@@ -4,7 +4,7 @@ use super::{
     ProxyResponse, ResponseSource,
     counted_bytes::CountedBytes,
     head::{self, RequestId},
-    request_body::IncompleteBody,
+    request_body::{IncompleteBody, poll_http2_frame},
 };
 use crate::{
     FilterContext, Rates, ResponseCopy, ResponseReader,
@@ -236,10 +236,10 @@ impl Http2Body {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, IncompleteBody>>> {
-        match Pin::new(&mut self.incoming).poll_frame(context) {
+        match poll_http2_frame(&mut self.incoming, context) {
             Poll::Ready(frame) => {
                 self.deadline.on_data();
-                Poll::Ready(frame.map(|frame| frame.map_err(|_| IncompleteBody)))
+                Poll::Ready(frame)
             }
             Poll::Pending if self.deadline.poll_expired(context) => Poll::Ready(Some(Err(IncompleteBody))),
             Poll::Pending => Poll::Pending,

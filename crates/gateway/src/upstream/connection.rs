@@ -10,16 +10,16 @@
 
 use super::ResponseDeadline;
 use crate::{
+    body_writer::{BodyWriter, WrittenBody},
     http1::{
-        BodyDecoder, BodyStep, HeadScanner, ParsedResponse, ResponseFraming, parse_response,
-        write_last_chunk, write_request,
+        BodyDecoder, BodyStep, HeadScanner, ParsedResponse, ResponseFraming, parse_response, write_request,
     },
-    proxy::RequestBody,
+    proxy::{IncompleteBody, RequestBody},
     receive_buffer::ReceiveBuffer,
     send_buffer::{MAX_COPIED_FRAME, SendBuffer},
 };
 use bytes::Bytes;
-use http::{StatusCode, header};
+use http::StatusCode;
 use hyper::body::{Body, Frame};
 use std::{
     io,
@@ -27,7 +27,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 use tidegate_http_server::Stream;
-use tidegate_policy::head::ParsedRequest;
+use tidegate_policy::head::{BodyFraming, ParsedRequest};
 
 /// An HTTP/1.1 connection to a server.
 pub(crate) struct UpstreamConnection {
@@ -67,16 +67,9 @@ enum HeadKind {
 /// The state of the body of the request.
 enum UploadState {
     Complete,
-    Sending(RequestBody, UploadFraming),
+    Sending(RequestBody, BodyWriter),
     /// It ended with an error.
     Failed,
-}
-
-/// How the end of the body of a request is marked.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum UploadFraming {
-    Length,
-    Chunked,
 }
 
 /// Whether the connection can be used for another request.
@@ -134,15 +127,22 @@ impl UpstreamConnection {
     pub(crate) fn send(mut self: Box<Self>, request: UpstreamRequest) -> PendingResponse {
         let UpstreamRequest { head, body } = request;
         self.deadline.start(body.progress());
-        let has_length = head.fields.contains(header::CONTENT_LENGTH.as_str().as_bytes());
-        let framing = if has_length { UploadFraming::Length } else { UploadFraming::Chunked };
-        let has_body = !body.is_end_stream();
-        let coding: &[u8] = match framing {
-            UploadFraming::Chunked if has_body => b"transfer-encoding: chunked\r\n",
+        // Ambiguous lengths were rejected before. With a length of 0, a body is an error.
+        let writer = match head.framing() {
+            Ok(BodyFraming::Length(length)) => BodyWriter::Length(length),
+            Ok(BodyFraming::Chunked | BodyFraming::None) => BodyWriter::Chunked,
+            Err(_) => BodyWriter::Length(0),
+        };
+        let coding: &[u8] = match writer {
+            BodyWriter::Chunked if !body.is_end_stream() => b"transfer-encoding: chunked\r\n",
             _ => b"",
         };
         write_request(self.output.bytes_mut(), &head, coding);
-        self.upload = if has_body { UploadState::Sending(body, framing) } else { UploadState::Complete };
+        self.upload = match writer {
+            _ if !body.is_end_stream() => UploadState::Sending(body, writer),
+            BodyWriter::Length(1..) => UploadState::Failed,
+            _ => UploadState::Complete,
+        };
         PendingResponse { connection: self, request: head }
     }
 
@@ -154,25 +154,20 @@ impl UpstreamConnection {
             return Ok(());
         }
         loop {
-            while let UploadState::Sending(body, framing) = &mut self.upload
+            while let UploadState::Sending(body, writer) = &mut self.upload
                 && self.output.has_room()
             {
-                let frame = match Pin::new(&mut *body).poll_frame(context) {
-                    Poll::Pending => break,
-                    Poll::Ready(None) => None,
-                    Poll::Ready(Some(Ok(frame))) => Some(frame),
-                    Poll::Ready(Some(Err(_))) => {
-                        (self.reuse, self.upload) = (Reuse::No, UploadState::Failed);
-                        return Err(IncompleteUpload);
-                    }
-                };
-                let is_last = frame.as_ref().is_none_or(Frame::is_trailers) || body.is_end_stream();
-                write_frame(&mut self.output, frame, *framing, is_last);
-                if is_last {
-                    self.upload = UploadState::Complete;
+                let Poll::Ready(frame) = Pin::new(&mut *body).poll_frame(context) else { break };
+                let written =
+                    frame.transpose().and_then(|frame| writer.write_frame(&mut self.output, frame, &*body));
+                match written {
+                    Ok(WrittenBody::Incomplete) => {}
+                    Ok(WrittenBody::Complete) => self.upload = UploadState::Complete,
+                    Err(IncompleteBody) => self.upload = UploadState::Failed,
                 }
             }
             if matches!(self.upload, UploadState::Failed) {
+                self.reuse = Reuse::No;
                 return Err(IncompleteUpload);
             }
             if self.output.is_sent() {
@@ -350,22 +345,6 @@ impl UpstreamConnection {
 /// A frame is a part of the buffer, so its size bounds the memory of a slow client.
 fn limit(input: &[u8]) -> &[u8] {
     &input[..input.len().min(MAX_FRAME_SIZE)]
-}
-
-/// Appends a frame of the body of a request, and the end of the body after the last frame.
-fn write_frame(output: &mut SendBuffer, frame: Option<Frame<Bytes>>, framing: UploadFraming, is_last: bool) {
-    let (data, trailers) = match frame.map(Frame::into_data) {
-        Some(Ok(data)) => (data, None),
-        Some(Err(frame)) => (Bytes::new(), frame.into_trailers().ok()),
-        None => (Bytes::new(), None),
-    };
-    match framing {
-        UploadFraming::Length => output.push_frame(data),
-        UploadFraming::Chunked => output.push_chunk(data),
-    }
-    if is_last && framing == UploadFraming::Chunked {
-        write_last_chunk(output.bytes_mut(), trailers.as_ref());
-    }
 }
 
 impl PendingResponse {

@@ -19,6 +19,7 @@ mod explain;
 mod fallback_cache;
 mod fuzz;
 mod harness;
+mod http2_bodies;
 mod identity;
 mod import;
 mod keys;
