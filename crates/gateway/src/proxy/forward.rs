@@ -6,8 +6,8 @@ use crate::{
     http1::ParsedResponse,
     telemetry::RequestTelemetry,
     upstream::{
-        InFlightGuard, PendingResponse, ResponseDeadline, Upstream, UpstreamConnection, UpstreamEndpoint,
-        UpstreamRequest, UpstreamSendError, is_idempotent,
+        Http2Permit, Http2Response, InFlightGuard, PendingResponse, ResponseDeadline, Upstream,
+        UpstreamConnection, UpstreamEndpoint, UpstreamRequest, UpstreamSendError, is_idempotent,
     },
 };
 use hyper::body::{Body, Incoming};
@@ -34,7 +34,12 @@ pub(super) enum ResponseSource {
     /// A connection of its own.
     Http1 { connection: Box<UpstreamConnection>, in_flight: InFlightGuard },
     /// A stream of a shared connection.
-    Http2 { incoming: Incoming, deadline: ResponseDeadline, in_flight: InFlightGuard },
+    Http2 {
+        incoming: Incoming,
+        deadline: ResponseDeadline,
+        in_flight: InFlightGuard,
+        permit: Rc<Http2Permit>,
+    },
 }
 
 /// The error of an attempt, and the request if it may be sent to another server.
@@ -276,9 +281,9 @@ async fn send(
     let in_flight = server.begin_request();
     if server.protocol == Protocol::Http2 {
         return match server.send_http2(request).await {
-            Ok((response, deadline)) => {
+            Ok(Http2Response { response, deadline, permit }) => {
                 let (parts, incoming) = response.into_parts();
-                let source = ResponseSource::Http2 { incoming, deadline, in_flight };
+                let source = ResponseSource::Http2 { incoming, deadline, in_flight, permit };
                 Ok(ServerResponse { head: ParsedResponse::from(&parts), source })
             }
             Err((error, retry)) => Err(AttemptError { error: error.into(), retry }),

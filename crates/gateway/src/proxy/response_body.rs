@@ -11,7 +11,7 @@ use crate::{
     client::{ClientConnection, StreamTimeout},
     http1::ParsedResponse,
     telemetry::RequestTelemetry,
-    upstream::{InFlightGuard, ResponseDeadline, UpstreamConnection},
+    upstream::{Http2Permit, InFlightGuard, ResponseDeadline, UpstreamConnection},
 };
 use bytes::Bytes;
 use http::StatusCode;
@@ -69,6 +69,7 @@ pub(super) struct Http2Body {
     incoming: Incoming,
     deadline: ResponseDeadline,
     _in_flight: InFlightGuard,
+    _permit: Rc<Http2Permit>,
 }
 
 #[derive(PartialEq, Eq)]
@@ -121,9 +122,9 @@ impl BodySource {
                 }
                 Self::Http1(from)
             }
-            ResponseSource::Http2 { incoming, mut deadline, in_flight } => {
+            ResponseSource::Http2 { incoming, mut deadline, in_flight, permit } => {
                 deadline.on_data();
-                Self::Http2(Http2Body { incoming, deadline, _in_flight: in_flight })
+                Self::Http2(Http2Body { incoming, deadline, _in_flight: in_flight, _permit: permit })
             }
         }
     }

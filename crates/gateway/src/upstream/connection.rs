@@ -103,7 +103,7 @@ const MAX_FRAME_SIZE: usize = 32 * 1_024;
 const MAX_INTERIM_RESPONSES: usize = 16;
 
 /// The maximum idle time of a connection, in milliseconds. Many servers close theirs after 60 seconds.
-const MAX_IDLE_TIME: u64 = 30_000;
+pub(super) const MAX_IDLE_TIME: u64 = 30_000;
 const STALE_IDLE_TIME: u64 = 1_000;
 
 impl UpstreamConnection {

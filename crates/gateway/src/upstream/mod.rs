@@ -5,14 +5,16 @@ mod config;
 mod connection;
 mod echo;
 mod health;
+mod http2;
 mod response_deadline;
 mod server;
 
 pub(crate) use config::{UpstreamConfig, UpstreamServerConfig};
 pub(crate) use connection::{PendingResponse, UpstreamConnection, UpstreamRequest, UpstreamSendError};
 pub(crate) use health::{ServerHealth, run_health_checks};
+pub(crate) use http2::Http2Permit;
 pub(crate) use response_deadline::ResponseDeadline;
-pub(crate) use server::{InFlightGuard, UpstreamEndpoint, is_idempotent};
+pub(crate) use server::{Http2Response, InFlightGuard, UpstreamEndpoint, is_idempotent};
 
 use crate::deadline::Deadlines;
 use balancer::Balancer;

@@ -2,18 +2,17 @@
 
 use super::{
     ResponseDeadline, ServerHealth, UpstreamConfig, UpstreamConnection, UpstreamRequest, UpstreamSendError,
-    UpstreamTimeouts, config::UpstreamServerConfig, health::ServerCounters,
+    UpstreamTimeouts,
+    config::UpstreamServerConfig,
+    health::ServerCounters,
+    http2::{Http2Permit, Http2Pool, Http2Upload},
 };
-use crate::{client::LocalExecutor, deadline::Deadlines, http1::ParsedResponse, proxy::RequestBody};
+use crate::{deadline::Deadlines, http1::ParsedResponse, proxy::RequestBody};
 use http::{
     Method, Request, Response, StatusCode, Uri, header,
     uri::{Authority, PathAndQuery, Scheme},
 };
-use hyper::{
-    body::{Body, Incoming},
-    client::conn::http2,
-};
-use hyper_util::rt::TokioIo;
+use hyper::body::{Body, Incoming};
 use std::{
     cell::RefCell,
     future::{Future, poll_fn},
@@ -31,10 +30,6 @@ use tidegate_overload::{Breaker, CallPermit, Rejection};
 use tidegate_policy::{head::ParsedRequest, model::Protocol};
 use tokio::{net::TcpStream, time};
 
-/// The HTTP/2 flow control windows of one response, and of all responses of a connection.
-const STREAM_WINDOW: u32 = 128 * 1_024;
-const CONNECTION_WINDOW: u32 = 16 << 20;
-
 /// A server in one worker.
 pub(crate) struct UpstreamEndpoint {
     config: UpstreamServerConfig,
@@ -46,10 +41,17 @@ pub(crate) struct UpstreamEndpoint {
     /// Idle connections, the most recently used last.
     #[allow(clippy::vec_box, reason = "connections are moved as boxes")]
     idle: RefCell<Vec<Box<UpstreamConnection>>>,
-    /// The HTTP/2 connection that all requests share.
-    http2: RefCell<Option<http2::SendRequest<RequestBody>>>,
+    /// The HTTP/2 connections, which requests share.
+    http2: Http2Pool,
     /// Only this worker writes them.
     counters: Arc<ServerCounters>,
+}
+
+/// A response over HTTP/2.
+pub(crate) struct Http2Response {
+    pub(crate) response: Response<Incoming>,
+    pub(crate) deadline: ResponseDeadline,
+    pub(crate) permit: Rc<Http2Permit>,
 }
 
 /// A request in flight to a server, until it is dropped.
@@ -71,7 +73,7 @@ impl UpstreamEndpoint {
             deadlines: deadlines.clone(),
             max_idle_connections: upstream.max_idle_connections,
             idle: RefCell::default(),
-            http2: RefCell::default(),
+            http2: Http2Pool::default(),
             counters: server.health.register_worker(),
         })
     }
@@ -163,16 +165,15 @@ impl UpstreamEndpoint {
         Ok(UpstreamConnection::new(self.connect_stream().await?, self.response_deadline()))
     }
 
-    /// Sends a request over the shared HTTP/2 connection, or a new one. An error returns the request, if it may be sent again.
+    /// Sends a request over a HTTP/2 connection with a free stream, or a new one. An error returns the request, if it may be sent again.
     pub(crate) async fn send_http2(
         &self,
         request: UpstreamRequest,
-    ) -> Result<(Response<Incoming>, ResponseDeadline), (UpstreamSendError, Option<UpstreamRequest>)> {
-        let open = self.http2.borrow().as_ref().filter(|shared| !shared.is_closed()).cloned();
-        let mut shared = match open {
-            Some(shared) => shared,
-            None => match self.http2_sender().await {
-                Ok(shared) => shared,
+    ) -> Result<Http2Response, (UpstreamSendError, Option<UpstreamRequest>)> {
+        let permit = match self.http2.acquire() {
+            Some(permit) => permit,
+            None => match self.connect_http2().await {
+                Ok(permit) => permit,
                 Err(error) => return Err((UpstreamSendError::Unreachable(error), Some(request))),
             },
         };
@@ -180,19 +181,22 @@ impl UpstreamEndpoint {
         let has_body = !body.is_end_stream();
         let mut deadline = self.response_deadline();
         deadline.start(body.progress());
-        let mut response = pin!(shared.try_send_request(self.http2_request(&head, body)));
+        let mut sender = permit.sender();
+        let body = Http2Upload::new(body, &permit);
+        let mut response = pin!(sender.try_send_request(self.http2_request(&head, body)));
         let result = poll_fn(|context| match response.as_mut().poll(context) {
             Poll::Ready(response) => Poll::Ready(Some(response)),
             Poll::Pending if deadline.poll_expired(context) => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         });
         match result.await {
-            Some(Ok(response)) => Ok((response, deadline)),
+            Some(Ok(response)) => Ok(Http2Response { response, deadline, permit }),
             None => Err((UpstreamSendError::Timeout, None)),
             Some(Err(mut error)) => Err(match error.take_message() {
                 // The request was not sent.
                 Some(unsent) => {
-                    (UpstreamSendError::Closed, Some(UpstreamRequest { head, body: unsent.into_body() }))
+                    let body = unsent.into_body().into_inner();
+                    (UpstreamSendError::Closed, Some(UpstreamRequest { head, body }))
                 }
                 None if !has_body && is_idempotent(&head) => {
                     (UpstreamSendError::BadResponse, Some(UpstreamRequest { head, body: RequestBody::Empty }))
@@ -206,20 +210,14 @@ impl UpstreamEndpoint {
         ResponseDeadline::new(self.timeouts, self.deadlines.new_deadline())
     }
 
-    async fn http2_sender(&self) -> io::Result<http2::SendRequest<RequestBody>> {
+    /// Opens a new HTTP/2 connection.
+    async fn connect_http2(&self) -> io::Result<Rc<Http2Permit>> {
         let stream = self.connect_stream().await?;
-        let handshake = http2::Builder::new(LocalExecutor)
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .handshake(TokioIo::new(stream));
-        let (shared, connection) = handshake.await.map_err(io::Error::other)?;
-        tokio::task::spawn_local(connection);
-        *self.http2.borrow_mut() = Some(shared.clone());
-        Ok(shared)
+        self.http2.open(stream, self.deadlines.now()).await
     }
 
     /// The request for HTTP/2, with the host as its `:authority`.
-    fn http2_request(&self, head: &ParsedRequest, body: RequestBody) -> Request<RequestBody> {
+    fn http2_request(&self, head: &ParsedRequest, body: Http2Upload) -> Request<Http2Upload> {
         let mut parts = http::uri::Parts::default();
         parts.scheme = Some(if self.config.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP });
         let host = head.fields.get(b"host").and_then(|host| Authority::try_from(host).ok());
@@ -243,7 +241,7 @@ impl UpstreamEndpoint {
                 poll_fn(|context| pending.poll(&mut response, context)).await.ok()?;
                 Some(response.status)
             }
-            Protocol::Http2 => self.send_http2(request).await.ok().map(|(response, _)| response.status()),
+            Protocol::Http2 => Some(self.send_http2(request).await.ok()?.response.status()),
         }
     }
 
@@ -268,6 +266,7 @@ impl UpstreamEndpoint {
     pub(super) fn close_idle(&self) {
         let now = self.deadlines.now();
         self.idle.borrow_mut().retain_mut(|connection| connection.is_reusable(now));
+        self.http2.close_idle(now);
     }
 }
 

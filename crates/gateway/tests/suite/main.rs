@@ -20,6 +20,7 @@ mod fallback_cache;
 mod fuzz;
 mod harness;
 mod http2_bodies;
+mod http2_flow;
 mod identity;
 mod import;
 mod keys;

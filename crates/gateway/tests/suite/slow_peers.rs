@@ -32,7 +32,7 @@ const GET: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
 const LARGE: usize = 20_000_000;
 
 /// A body without an end. The receiver gets a message when the gateway stops reading it.
-fn endless_body(ended: &mpsc::UnboundedSender<()>) -> TestBody {
+pub(crate) fn endless_body(ended: &mpsc::UnboundedSender<()>) -> TestBody {
     let (mut sender, body) = Channel::<Bytes, Infallible>::new(1);
     let ended = ended.clone();
     tokio::spawn(async move {
@@ -53,17 +53,17 @@ async fn start_endless() -> (TestBackend, mpsc::UnboundedReceiver<()>) {
 }
 
 /// A gateway that closes idle connections after about 200 ms: a clock for pauses.
-async fn start_clock() -> AdminGateway {
+pub(crate) async fn start_clock() -> AdminGateway {
     AdminGateway::start(&TestBackend::start_echo().await, "connections: { idle-timeout: 150ms }")
 }
 
 /// Waits until a connection that sends nothing has timed out.
-async fn pause(clock: &AdminGateway) {
+pub(crate) async fn pause(clock: &AdminGateway) {
     assert_eq!(clock.connect().await.read_to_end().await, "");
 }
 
 /// A socket whose kernel buffers little.
-fn socket_with_small_buffer() -> TcpSocket {
+pub(crate) fn socket_with_small_buffer() -> TcpSocket {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4_096).unwrap();
     socket
