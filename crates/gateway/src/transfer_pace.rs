@@ -24,7 +24,7 @@ pub(crate) struct TransferPace {
 pub(crate) struct PaceLimits {
     pub(crate) timeout: u64,
     /// The bytes that must be transferred while the gateway waits for `timeout`.
-    min_bytes: u64,
+    pub(crate) min_bytes: u64,
 }
 
 impl PaceLimits {

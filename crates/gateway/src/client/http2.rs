@@ -1,6 +1,6 @@
 //! HTTP/2 requests on a client connection.
 
-use super::{ClientConnection, ClientIo, stream_timeout::StreamExecutor};
+use super::{ClientConnection, ClientIo, http2_stream::StreamExecutor};
 use crate::proxy::{self, ConnectionDropped, IncomingBody};
 use http::{Method, Request};
 use hyper::{body::Incoming, rt::Executor, server::conn::http2, service::service_fn};
@@ -18,7 +18,8 @@ const MAX_CONCURRENT_STREAMS: u32 = 128;
 /// The bytes of request bodies that a client may send before the server reads them: of one stream, and of all of a connection.
 const STREAM_WINDOW: u32 = 64 * 1_024;
 const CONNECTION_WINDOW: u32 = 512 * 1_024;
-/// The send buffer of a stream, whatever window the client grants. A stream holds at most this and one frame.
+/// The send buffer of a stream, whatever window the client grants. A frame is buffered if a part of it can be sent, so that a stream
+/// holds at most two frames.
 const SEND_BUFFER_SIZE: usize = 16 * 1_024;
 
 /// Runs tasks on the thread of the worker.

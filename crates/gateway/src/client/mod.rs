@@ -12,19 +12,19 @@
 
 mod http1;
 mod http2;
+mod http2_stream;
 mod io;
 mod lingering_close;
 mod preface;
 mod reject;
-mod stream_timeout;
 mod task;
 mod transport;
 mod tunnel;
 
 pub(crate) use http2::LocalExecutor;
+pub(crate) use http2_stream::Http2Stream;
 pub(crate) use io::ClientIo;
 pub(crate) use reject::reject;
-pub(crate) use stream_timeout::StreamTimeout;
 pub(crate) use task::ConnectionTask;
 pub(crate) use transport::ClientBody;
 pub(crate) use tunnel::Tunnel;
@@ -60,12 +60,14 @@ pub(crate) struct ClientConnection {
     pub(crate) forwarded_header_writer: RefCell<Option<Box<ForwardedHeaderWriter>>>,
     /// The server side of an upgraded connection.
     pub(crate) tunnel: RefCell<Option<Box<Tunnel>>>,
-    /// The timeout of the HTTP/2 stream that is being polled.
-    pub(crate) stream_timeout: RefCell<Option<Rc<StreamTimeout>>>,
+    /// The HTTP/2 stream that is being polled.
+    pub(crate) stream: RefCell<Option<Rc<Http2Stream>>>,
     phase: Cell<ConnectionPhase>,
     write: Cell<WriteState>,
     /// Whether the client reads its responses fast enough.
     write_pace: Cell<TransferPace>,
+    /// Bytes of HTTP/2 responses that were sent.
+    sent_bytes: Cell<u64>,
     /// Bytes of HTTP/2 responses that are buffered for sending.
     unsent_bytes: Cell<u64>,
     /// Tasks of HTTP/2 responses that wait until the client reads.
@@ -140,10 +142,11 @@ impl ClientConnection {
             open,
             forwarded_header_writer: RefCell::default(),
             tunnel: RefCell::default(),
-            stream_timeout: RefCell::default(),
+            stream: RefCell::default(),
             phase: Cell::new(ConnectionPhase::Idle),
             write: Cell::new(WriteState::Ready),
             write_pace: Cell::default(),
+            sent_bytes: Cell::new(0),
             unsent_bytes: Cell::new(0),
             blocked_wakers: RefCell::default(),
             in_flight: Cell::new(0),

@@ -1,28 +1,35 @@
 //! Counts the buffered bytes of HTTP/2 responses.
 
-use crate::client::ClientConnection;
+use crate::client::Http2Stream;
 use bytes::{Buf, Bytes};
 use std::rc::Rc;
 
-/// A frame of a response. Its bytes count as unsent until it is dropped, after it was written or its stream was reset.
+/// A frame of a response. Its bytes count as unsent until they are written, or until their stream is reset. The memory of the
+/// connection is used until it is dropped.
 pub(crate) struct CountedBytes {
     bytes: Bytes,
-    /// The number of bytes that are counted.
+    /// The number of bytes of the whole frame.
     length: u64,
-    client: Rc<ClientConnection>,
+    stream: Rc<Http2Stream>,
 }
 
 impl CountedBytes {
-    pub(super) fn new(bytes: Bytes, client: &Rc<ClientConnection>) -> Self {
+    pub(super) fn new(bytes: Bytes, stream: &Rc<Http2Stream>) -> Self {
         let length = bytes.len() as u64;
-        client.add_unsent(length);
-        Self { bytes, length, client: client.clone() }
+        stream.client().add_unsent(length);
+        if length > 0 {
+            stream.add_unsent(length);
+        }
+        Self { bytes, length, stream: stream.clone() }
     }
 }
 
 impl Drop for CountedBytes {
     fn drop(&mut self) {
-        self.client.remove_unsent(self.length);
+        self.stream.client().remove_unsent(self.length);
+        if !self.bytes.is_empty() {
+            self.stream.remove_unsent(self.bytes.len() as u64);
+        }
     }
 }
 
@@ -40,10 +47,17 @@ impl Buf for CountedBytes {
     #[inline]
     fn advance(&mut self, count: usize) {
         self.bytes.advance(count);
+        if count > 0 {
+            self.stream.on_sent(count as u64);
+        }
     }
 
     #[inline]
     fn copy_to_bytes(&mut self, length: usize) -> Bytes {
-        self.bytes.copy_to_bytes(length)
+        let bytes = self.bytes.copy_to_bytes(length);
+        if length > 0 {
+            self.stream.on_sent(length as u64);
+        }
+        bytes
     }
 }

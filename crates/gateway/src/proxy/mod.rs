@@ -14,7 +14,7 @@ mod shared_response;
 pub(crate) use forwarded_header_writer::ForwardedHeaderWriter;
 pub(crate) use head::{RequestId, X_REQUEST_ID};
 pub(crate) use request_body::{IncomingBody, IncompleteBody, RequestBody, UploadPhase, UploadProgress};
-pub(crate) use response_body::ProxyResponseBody;
+pub(crate) use response_body::{ProxyResponseBody, SharedUpload};
 pub(crate) use shared_response::SharedResponse;
 
 use crate::{
@@ -358,7 +358,8 @@ impl ProxyResponse {
     }
 
     /// The response for HTTP/2.
-    pub(crate) fn into_http2(self) -> Response<ProxyResponseBody> {
+    pub(crate) fn into_http2(mut self) -> Response<ProxyResponseBody> {
+        self.body.share_upload();
         let mut parts = self.head.to_parts();
         parts.headers.remove(http::header::CONNECTION);
         Response::from_parts(parts, self.body)

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     FilterContext, Rates, ResponseCopy, ResponseReader,
-    client::{ClientConnection, StreamTimeout},
+    client::{ClientConnection, Http2Stream},
     http1::ParsedResponse,
     telemetry::RequestTelemetry,
     upstream::{Http2Permit, InFlightGuard, ResponseDeadline, UpstreamConnection},
@@ -17,6 +17,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use std::{
+    cell::RefCell,
     mem,
     pin::Pin,
     rc::Rc,
@@ -35,7 +36,7 @@ pub(crate) struct ProxyResponseBody {
     pub(super) telemetry: RequestTelemetry,
     pub(super) client: Rc<ClientConnection>,
     /// Set for HTTP/2.
-    stream_timeout: Option<Rc<StreamTimeout>>,
+    stream: Option<Rc<Http2Stream>>,
 }
 
 /// The source of a response body.
@@ -48,7 +49,12 @@ pub(super) enum BodySource {
     Throttled(Box<ShapedStream<Self>>),
     /// Another source whose data are copied.
     Copied(Box<CopiedBody>),
+    /// Another source, which also sends the rest of its request while the response is not read.
+    Shared(Rc<RefCell<Self>>),
 }
+
+/// The rest of a request whose response has begun.
+pub(crate) struct SharedUpload(Rc<RefCell<BodySource>>);
 
 /// A body whose copy is stored when it is complete.
 pub(super) struct CopiedBody {
@@ -82,8 +88,8 @@ enum TransferState {
 impl ProxyResponseBody {
     pub(super) fn new(client: Rc<ClientConnection>, telemetry: RequestTelemetry) -> Self {
         client.on_request();
-        let stream_timeout = client.stream_timeout.borrow().clone();
-        Self { source: BodySource::Empty, context: None, reader: None, telemetry, client, stream_timeout }
+        let stream = client.stream.borrow().clone();
+        Self { source: BodySource::Empty, context: None, reader: None, telemetry, client, stream }
     }
 
     /// The bandwidth limits of both bodies.
@@ -145,7 +151,19 @@ impl BodySource {
             Self::Http1(Http1Body { connection: Some(connection), .. }) => connection.poll_upload(context),
             Self::Throttled(throttled) => throttled.get_mut().poll_upload(context),
             Self::Copied(copied) => copied.source.poll_upload(context),
+            Self::Shared(shared) => shared.borrow_mut().poll_upload(context),
             Self::Http1(_) | Self::Http2(_) | Self::Empty | Self::Text(_) => {}
+        }
+    }
+
+    /// Whether a part of the request is not sent.
+    fn has_upload(&self) -> bool {
+        match self {
+            Self::Http1(Http1Body { connection: Some(connection), .. }) => !connection.is_request_sent(),
+            Self::Throttled(throttled) => throttled.get_ref().has_upload(),
+            Self::Copied(copied) => copied.source.has_upload(),
+            Self::Shared(shared) => shared.borrow().has_upload(),
+            Self::Http1(_) | Self::Http2(_) | Self::Empty | Self::Text(_) => false,
         }
     }
 
@@ -159,6 +177,13 @@ impl BodySource {
             }
             copy => Self::Copied(Box::new(CopiedBody { source: self, copy })),
         }
+    }
+}
+
+impl SharedUpload {
+    /// Sends what is ready of the request.
+    pub(crate) fn poll(&self, context: &mut Context<'_>) {
+        self.0.borrow_mut().poll_upload(context);
     }
 }
 
@@ -285,6 +310,17 @@ impl ProxyResponseBody {
     pub(crate) fn poll_upload(&mut self, context: &mut Context<'_>) {
         self.source.poll_upload(context);
     }
+
+    /// Lets the task of the HTTP/2 stream send the rest of the request: hyper polls the body only when the client reads it.
+    pub(super) fn share_upload(&mut self) {
+        if let Some(stream) = &self.stream
+            && self.source.has_upload()
+        {
+            let source = Rc::new(RefCell::new(mem::replace(&mut self.source, BodySource::Empty)));
+            stream.set_upload(SharedUpload(source.clone()));
+            self.source = BodySource::Shared(source);
+        }
+    }
 }
 
 // Nothing in it is pinned.
@@ -304,13 +340,8 @@ impl Body for ProxyResponseBody {
         // A client grants a window per response; this bounds the buffers of all responses together.
         ready!(body.client.poll_send_capacity(context));
         let polled = body.poll_data(context);
-        if let Some(stream_timeout) = &body.stream_timeout {
-            match &polled {
-                Poll::Ready(Some(Ok(_))) => stream_timeout.start(&body.client),
-                _ => stream_timeout.stop(),
-            }
-        }
-        polled.map_ok(|frame| frame.map_data(|bytes| CountedBytes::new(bytes, &body.client)))
+        let stream = body.stream.get_or_insert_with(|| Http2Stream::new(&body.client));
+        polled.map_ok(|frame| frame.map_data(|bytes| CountedBytes::new(bytes, stream)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -337,6 +368,7 @@ impl Body for BodySource {
             Self::Http2(from) => from.poll_frame(context),
             Self::Throttled(throttled) => Pin::new(&mut **throttled).poll_frame(context),
             Self::Copied(copied) => copied.poll_frame(context),
+            Self::Shared(shared) => Pin::new(&mut *shared.borrow_mut()).poll_frame(context),
             Self::Empty => Poll::Ready(None),
             Self::Text(_) => match mem::replace(source, Self::Empty) {
                 Self::Text(text) => Poll::Ready(Some(Ok(Frame::data(text)))),
@@ -353,6 +385,7 @@ impl Body for BodySource {
             Self::Http2(from) => from.incoming.is_end_stream(),
             Self::Throttled(throttled) => throttled.is_end_stream(),
             Self::Copied(copied) => copied.source.is_end_stream(),
+            Self::Shared(shared) => shared.borrow().is_end_stream(),
         }
     }
 
@@ -364,6 +397,7 @@ impl Body for BodySource {
             Self::Http2(from) => from.incoming.size_hint(),
             Self::Throttled(throttled) => throttled.size_hint(),
             Self::Copied(copied) => copied.source.size_hint(),
+            Self::Shared(shared) => shared.borrow().size_hint(),
         }
     }
 }

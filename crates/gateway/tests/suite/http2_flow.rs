@@ -1,14 +1,15 @@
-//! Streams of HTTP/2 that do not wait for each other: uploads, and responses that are not read.
+//! Streams of HTTP/2 that do not wait for each other: uploads, slow readers, and responses that are not read.
 
 use crate::{
     admin_api::AdminGateway,
     harness::{RawClient, TEST_TIMEOUT, TestBackend, TestBody, text_body},
     normalization::frame,
-    slow_peers::{endless_body, pause, socket_with_small_buffer, start_clock},
+    slow_peers::{LARGE, endless_body, pause, socket_with_small_buffer, start_clock, start_full_duplex},
 };
 use bytes::Bytes;
 use h2::{RecvStream, SendStream, client::SendRequest};
 use http::{Request, Response};
+use http_body_util::{BodyExt, Channel};
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use std::{
@@ -20,7 +21,11 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
 };
-use tokio::{net::TcpStream, sync::mpsc, time::timeout};
+use tokio::{
+    net::TcpStream,
+    sync::{Semaphore, mpsc},
+    time::timeout,
+};
 
 const SETTINGS: u8 = 4;
 const WINDOW_UPDATE: u8 = 8;
@@ -80,6 +85,26 @@ async fn start_http2_server(max_streams: u32) -> TestBackend {
         let _ = builder.serve_connection(TokioIo::new(stream), service).await;
     })
     .await
+}
+
+/// A client may send its whole request before it reads the response.
+#[tokio::test]
+async fn http2_request_is_forwarded_while_the_client_does_not_read() {
+    let server = start_full_duplex().await;
+    let gateway = AdminGateway::start(&server, "connections: { max-body-size: none }");
+    let mut client = connect(gateway.address, 65_535).await;
+    let request = Request::post("http://a/").header("content-length", LARGE).body(()).unwrap();
+    let (response, mut stream) = client.send_request(request, false).unwrap();
+    let uploading = upload(&mut stream, LARGE, &AtomicUsize::new(0));
+    timeout(TEST_TIMEOUT, uploading).await.expect("the upload does not end");
+    let mut body = timeout(TEST_TIMEOUT, response).await.unwrap().unwrap().into_body();
+    let mut received = 0;
+    while let Some(data) = timeout(TEST_TIMEOUT, body.data()).await.unwrap() {
+        let length = data.unwrap().len();
+        received += length;
+        body.flow_control().release_capacity(length).unwrap();
+    }
+    assert_eq!(received, LARGE);
 }
 
 /// A client that uses all streams of a server does not stop the others.
@@ -153,4 +178,79 @@ async fn uploads_to_http2_server_that_does_not_read_are_bounded() {
     assert_eq!(server.connection_count(), 1);
     assert!(now > 1 << 20 && now < MAX, "{} MiB", now >> 20);
     uploads.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+/// A frame takes far longer than `body-timeout`, but its bytes arrive steadily.
+#[tokio::test]
+async fn slow_http2_reader_above_the_minimum_rate_is_served() {
+    let server = TestBackend::start(|request: Request<Incoming>| async move { respond(&request) }).await;
+    let gateway = AdminGateway::start(&server, "connections: { body-timeout: 1s }");
+    let (client, clock) = (connect(gateway.address, 200).await, start_clock().await);
+    let mut body = get(&client, "/endless").await;
+    for _ in 0..15 {
+        let data = timeout(TEST_TIMEOUT, body.data()).await.unwrap().unwrap().expect("the stream is reset");
+        pause(&clock).await;
+        body.flow_control().release_capacity(data.len()).unwrap();
+    }
+}
+
+/// Each pause is shorter than `body-timeout`, but the rate is below the minimum.
+#[tokio::test]
+async fn http2_reader_below_the_minimum_rate_is_reset() {
+    let server = TestBackend::start(|_: Request<Incoming>| async {
+        let (mut sender, body) = Channel::<Bytes, Infallible>::new(1);
+        tokio::spawn(
+            async move { while sender.send_data(Bytes::from_static(b"0123456789")).await.is_ok() {} },
+        );
+        Response::new(body.map_err(|never| match never {}).boxed())
+    })
+    .await;
+    let gateway = AdminGateway::start(&server, "connections: { body-timeout: 1s, min-body-rate: 1kB/s }");
+    let (client, clock) = (connect(gateway.address, 20).await, start_clock().await);
+    let mut body = get(&client, "/").await;
+    for _ in 0..50 {
+        match timeout(TEST_TIMEOUT, body.data()).await.unwrap().unwrap() {
+            Ok(data) => {
+                pause(&clock).await;
+                let _ = body.flow_control().release_capacity(data.len());
+            }
+            Err(_) => return,
+        }
+    }
+    panic!("the stream is not reset");
+}
+
+/// The streams take turns, and each waits for the others longer than `body-timeout`.
+#[tokio::test]
+async fn streams_that_share_a_slow_connection_are_served() {
+    const STREAMS: usize = 20;
+    const SIZE: usize = 40_000;
+    let server =
+        TestBackend::start(|_: Request<Incoming>| async { Response::new(text_body(vec![b'a'; SIZE])) }).await;
+    let gateway = AdminGateway::start(&server, "connections: { body-timeout: 1s }");
+    let (client, clock) = (connect(gateway.address, 1 << 20).await, start_clock().await);
+    // Bytes that the client has read.
+    let read = Arc::new(Semaphore::new(0));
+    let mut reading = Vec::new();
+    for _ in 0..STREAMS {
+        let (mut body, read) = (get(&client, "/").await, read.clone());
+        reading.push(tokio::spawn(async move {
+            let mut received = 0;
+            while let Some(data) = body.data().await {
+                let length = data.expect("the stream is reset").len();
+                received += length;
+                read.acquire_many(u32::try_from(length).unwrap()).await.unwrap().forget();
+                // Fails after the end of the stream.
+                let _ = body.flow_control().release_capacity(length);
+            }
+            received
+        }));
+    }
+    for reading in reading {
+        while !reading.is_finished() {
+            pause(&clock).await;
+            read.add_permits(1 << 15);
+        }
+        assert_eq!(reading.await.unwrap(), SIZE);
+    }
 }

@@ -29,7 +29,7 @@ use tokio_rustls::{
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
 /// More than all buffers between a client and a server.
-const LARGE: usize = 20_000_000;
+pub(crate) const LARGE: usize = 20_000_000;
 
 /// A body without an end. The receiver gets a message when the gateway stops reading it.
 pub(crate) fn endless_body(ended: &mpsc::UnboundedSender<()>) -> TestBody {
@@ -388,10 +388,9 @@ async fn slow_client_does_not_time_out_the_server() {
     assert_eq!(client.read_exact(1).await, b"b");
 }
 
-/// A client may send its whole request before it reads the response.
-#[tokio::test]
-async fn request_is_forwarded_while_the_client_does_not_read() {
-    let server = TestBackend::start_raw(|mut stream| async move {
+/// A server that sends a large response while it receives a large request.
+pub(crate) async fn start_full_duplex() -> TestBackend {
+    TestBackend::start_raw(|mut stream| async move {
         let mut received = read_request_head(&mut stream).await.len();
         let (mut reader, mut writer) = stream.split();
         let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {LARGE}\r\n\r\n");
@@ -408,7 +407,13 @@ async fn request_is_forwarded_while_the_client_does_not_read() {
         };
         tokio::join!(sending, receiving);
     })
-    .await;
+    .await
+}
+
+/// A client may send its whole request before it reads the response.
+#[tokio::test]
+async fn request_is_forwarded_while_the_client_does_not_read() {
+    let server = start_full_duplex().await;
     let gateway = AdminGateway::start(&server, "connections: { max-body-size: none }");
     let mut client = gateway.connect().await;
     client.send(format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {LARGE}\r\n\r\n")).await;
