@@ -112,6 +112,11 @@ impl Deadline {
         self.entry.wake();
     }
 
+    /// The waker of the registered task, which other threads may use.
+    pub(crate) fn waker(&self) -> Option<Waker> {
+        self.entry.waker.borrow().clone()
+    }
+
     /// Whether the task is the registered one.
     pub(crate) fn is_registered(&self, context: &Context<'_>) -> bool {
         self.entry.waker.borrow().as_ref().is_some_and(|known| known.will_wake(context.waker()))

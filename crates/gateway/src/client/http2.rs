@@ -59,6 +59,8 @@ pub(super) async fn serve(io: ClientIo, client: Rc<ClientConnection>) {
     let mut shutdown = ShutdownState::Serving;
     poll_fn(|context| {
         client.deadline.register(context);
+        // The buffers of the client's other connections may have room again.
+        client.wake_blocked();
         if client.worker.is_closing() && shutdown == ShutdownState::Serving {
             shutdown = ShutdownState::ShuttingDown;
             connection.as_mut().graceful_shutdown();

@@ -70,6 +70,7 @@ pub(crate) struct ClientConnection {
     sent_bytes: Cell<u64>,
     /// Bytes of HTTP/2 responses that are buffered for sending.
     unsent_bytes: Cell<u64>,
+    send_capacity: Cell<SendCapacity>,
     /// Tasks of HTTP/2 responses that wait until the client reads.
     blocked_wakers: RefCell<Vec<Waker>>,
     in_flight: Cell<u32>,
@@ -93,6 +94,14 @@ enum ConnectionPhase {
 enum WriteState {
     Ready,
     Blocked,
+}
+
+/// Whether responses over HTTP/2 may buffer more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SendCapacity {
+    Available,
+    /// Until a part of the buffered bytes is sent: waking all streams for each frame would cost more than the frame.
+    Exhausted,
 }
 
 /// The HTTP version, which decides how a body of unknown length ends.
@@ -148,6 +157,7 @@ impl ClientConnection {
             write_pace: Cell::default(),
             sent_bytes: Cell::new(0),
             unsent_bytes: Cell::new(0),
+            send_capacity: Cell::new(SendCapacity::Available),
             blocked_wakers: RefCell::default(),
             in_flight: Cell::new(0),
             input: Cell::new(ClientInput::Done),
@@ -267,8 +277,17 @@ impl ClientConnection {
 
     /// Waits until another frame of a response may be buffered.
     pub(crate) fn poll_send_capacity(&self, context: &Context<'_>) -> Poll<()> {
-        if self.write.get() == WriteState::Ready && self.unsent_bytes.get() < self.permit.max_unsent() {
+        if self.has_send_capacity() {
             return Poll::Ready(());
+        }
+        // The buffers of other connections of the client are full. This one continues when they are not.
+        if self.permit.is_limited_by_client()
+            && let Some(waker) = self.deadline.waker()
+        {
+            self.permit.wake_on_capacity(waker);
+            if self.has_send_capacity() {
+                return Poll::Ready(());
+            }
         }
         let mut blocked = self.blocked_wakers.borrow_mut();
         if !blocked.iter().any(|waker| waker.will_wake(context.waker())) {
@@ -285,10 +304,26 @@ impl ClientConnection {
     pub(crate) fn remove_unsent(&self, bytes: u64) {
         self.unsent_bytes.update(|unsent| unsent - bytes);
         self.permit.remove_unsent(bytes);
-        // Wakes at half of the limit, not for each frame.
-        if self.write.get() == WriteState::Ready && self.unsent_bytes.get() < self.permit.max_unsent() / 2 {
+        self.wake_blocked();
+    }
+
+    /// Wakes the tasks of HTTP/2 responses that wait, if they may buffer more.
+    fn wake_blocked(&self) {
+        if !self.blocked_wakers.borrow().is_empty() && self.has_send_capacity() {
             self.blocked_wakers.take().into_iter().for_each(Waker::wake);
         }
+    }
+
+    fn has_send_capacity(&self) -> bool {
+        let (unsent, max) = (self.unsent_bytes.get(), self.permit.max_unsent());
+        match self.send_capacity.get() {
+            SendCapacity::Available if unsent >= max => self.send_capacity.set(SendCapacity::Exhausted),
+            SendCapacity::Exhausted if unsent < max - max / 16 => {
+                self.send_capacity.set(SendCapacity::Available);
+            }
+            SendCapacity::Available | SendCapacity::Exhausted => {}
+        }
+        self.write.get() == WriteState::Ready && self.send_capacity.get() == SendCapacity::Available
     }
 
     /// Switches to tunnel mode after an upgrade.

@@ -254,3 +254,32 @@ async fn streams_that_share_a_slow_connection_are_served() {
         assert_eq!(reading.await.unwrap(), SIZE);
     }
 }
+
+/// Streams that wait for the memory of a connection continue when a part of it is free.
+#[tokio::test]
+async fn streams_continue_when_others_are_cancelled() {
+    let server = TestBackend::start_raw(|stream| async move {
+        let mut wire = RawClient::new(stream);
+        let head = wire.read_head().await;
+        let size = if head.starts_with("GET /endless ") { 300_000 } else { 2 };
+        let response = format!("HTTP/1.1 200 OK\r\ncontent-length: {size}\r\n\r\n{}", "a".repeat(size));
+        wire.send(response).await;
+        pending::<()>().await;
+    })
+    .await;
+    let gateway = AdminGateway::start(&server, "");
+    // The first frame is sent. The second one is buffered, because a part of it can be sent, and the third one waits.
+    let (client, clock) = (connect(gateway.address, 8_192).await, start_clock().await);
+    let mut stalled = stall(&client, 80).await;
+    for _ in 0..2 {
+        pause(&clock).await;
+    }
+    let mut body = get(&client, "/").await;
+    tokio::select! {
+        biased;
+        () = pause(&clock) => {}
+        _ = body.data() => panic!("the connection may buffer more"),
+    }
+    drop(stalled.drain(..22));
+    assert_eq!(timeout(TEST_TIMEOUT, body.data()).await.unwrap().unwrap().unwrap(), "aa");
+}
