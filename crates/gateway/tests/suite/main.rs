@@ -14,6 +14,7 @@ mod client_certificates;
 mod costs;
 mod decisions;
 mod differential;
+mod drain;
 mod envoy;
 mod explain;
 mod fallback_cache;

@@ -70,7 +70,7 @@ pub(crate) fn write_certificates() -> (tempfile::TempDir, Certificates) {
     (directory, certificates)
 }
 
-fn tls_settings(certificates: &Certificates) -> Tls {
+pub(crate) fn tls_settings(certificates: &Certificates) -> Tls {
     Tls { certificate: certificates.certificate.clone(), key: certificates.key.clone(), client_ca: None }
 }
 
