@@ -40,8 +40,10 @@ pub(crate) struct RequestRecord {
     /// The time at which the last byte of the response was written.
     pub(crate) end: Micros,
     pub(crate) connection: ConnectionInfo,
+    /// `-` if the head has no valid one.
     pub(crate) method: Method,
-    pub(crate) uri: Uri,
+    /// `None` if the head has no valid target.
+    pub(crate) uri: Option<Uri>,
     pub(crate) version: Version,
     pub(crate) host: Option<HeaderValue>,
     pub(crate) referer: Option<HeaderValue>,
@@ -153,7 +155,7 @@ impl RequestRecord {
             end: start,
             connection: connection.clone(),
             method: Method::from_bytes(request.method().as_bytes()).unwrap_or_default(),
-            uri: request.uri(),
+            uri: (request.authority() != Some("")).then(|| request.uri()),
             version: request.version,
             host: header(b"host"),
             referer: header(b"referer"),

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     body_writer::{BodyWriter, WrittenBody},
-    http1::{parse_request, request_keeps_alive, write_response},
+    http1::{parse_request, parse_request_line, request_keeps_alive, write_response},
     proxy::{
         self, IncomingBody, IncompleteBody, ProxyFuture, ProxyResponse, ProxyResponseBody, SharedResponse,
     },
@@ -187,10 +187,13 @@ impl Http1Connection {
             transport.advance(length);
             Ok(())
         });
+        if parsed.is_err() {
+            parse_request_line(transport.input(), &mut request);
+        }
         drop(transport);
         match parsed {
             Ok(()) => self.start_exchange(request),
-            Err(error) => self.reject_head(error),
+            Err(error) => self.reject_head(request, error),
         }
         Poll::Ready(None)
     }
@@ -239,8 +242,8 @@ impl Http1Connection {
     }
 
     #[cold]
-    fn reject_head(&mut self, error: HeadError) {
-        let response = proxy::reject_head(&self.client, error);
+    fn reject_head(&mut self, request: ParsedRequest, error: HeadError) {
+        let response = proxy::reject_head(&self.client, request, error);
         let info =
             RequestInfo { version: Version::HTTP_11, method: MethodKind::Other, keep_alive: KeepAlive::No };
         self.start_response(response, info);
@@ -407,6 +410,10 @@ impl ResponseInProgress {
                 return Poll::Ready(Ok(()));
             }
             if is_waiting {
+                if let Some(body) = &mut self.body {
+                    // A bandwidth limit delays the response, and not the request.
+                    body.poll_upload(context);
+                }
                 return match transport.borrow_mut().poll_disconnect(context) {
                     Poll::Ready(()) => Poll::Ready(Err(ResponseAborted)),
                     Poll::Pending => Poll::Pending,

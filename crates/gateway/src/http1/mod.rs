@@ -18,7 +18,9 @@ mod response;
 pub use body::{BodyDecoder, BodyError, BodyStep};
 pub use chunked::{write_chunk_end, write_chunk_start, write_last_chunk};
 pub use head::HeadScanner;
-pub use request::{leading_empty_lines, parse_request, request_keeps_alive, write_request};
+pub use request::{
+    leading_empty_lines, parse_request, parse_request_line, request_keeps_alive, write_request,
+};
 pub use response::{ParsedResponse, ResponseFraming, parse_response, write_response};
 
 /// The maximum number of fields of a head or a trailer section.

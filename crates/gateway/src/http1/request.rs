@@ -1,9 +1,9 @@
 //! The head of a request.
 
 use super::head::{empty_lines, field_space, head_error, keeps_alive, push_fields, write_fields};
-use http::{Version, uri::PathAndQuery};
+use http::{Method, Version, uri::PathAndQuery};
 use httparse::{Request, Status};
-use tidegate_policy::head::{HeadError, ParsedRequest};
+use tidegate_policy::head::{HeadError, MAX_METHOD_LEN, ParsedRequest};
 
 /// Parses the head of a request. `input` is a complete head, which a [`HeadScanner`](super::HeadScanner) has found.
 #[inline]
@@ -39,6 +39,25 @@ pub fn parse_request(input: &[u8], request: &mut ParsedRequest) -> Result<(), He
         return Err(HeadError::Malformed("missing Host header"));
     }
     Ok(())
+}
+
+/// Reads the request line of a head that is invalid, for the access log: the valid ones of its three parts. The others are `-`, empty and
+/// HTTP/1.1.
+pub fn parse_request_line(input: &[u8], request: &mut ParsedRequest) {
+    let end = memchr::memchr2(b'\r', b'\n', input).unwrap_or(input.len());
+    let mut parts = input[..end].split(|byte| *byte == b' ').map(str::from_utf8);
+    let mut next = || parts.next().and_then(Result::ok);
+    let method = next()
+        .filter(|method| method.len() <= MAX_METHOD_LEN && Method::from_bytes(method.as_bytes()).is_ok());
+    let is_valid = |target: &&str| {
+        target.len() <= MAX_TARGET_LEN
+            && (target.starts_with('/') || target.contains("://"))
+            && is_valid_target(target)
+            && has_valid_scheme(target)
+    };
+    let target = next().filter(is_valid);
+    let version = if next() == Some("HTTP/1.0") { Version::HTTP_10 } else { Version::HTTP_11 };
+    request.set_request_line(method.unwrap_or("-"), target.unwrap_or_default(), version);
 }
 
 /// The number of bytes before the head of a request: empty lines, which are ignored (RFC 9112, 2.2).

@@ -118,6 +118,10 @@ impl ResponseHead for ParsedResponse {
 /// Parses the head of a response. `input` is a complete head, which a [`HeadScanner`](super::HeadScanner) has found.
 #[inline]
 pub fn parse_response(input: &[u8], response: &mut ParsedResponse) -> Result<(), HeadError> {
+    // `httparse` skips empty lines. Only a server may ignore them (RFC 9112, 2.2).
+    if !input.starts_with(b"HTTP/") {
+        return Err(HeadError::Malformed("invalid status line"));
+    }
     let mut space = field_space();
     let mut parsed = Response::new(&mut []);
     match ParserConfig::default().parse_response_with_uninit_headers(&mut parsed, input, &mut space) {
@@ -213,6 +217,7 @@ mod tests {
             "HTTP/1.1 200 OK\r\na : b\r\n\r\n",
             "HTTP/1.1 200 OK\r\na: b\r\n c\r\n\r\n",
             "nonsense\r\n\r\n",
+            "\r\nHTTP/1.1 200 OK\r\n\r\n",
         ] {
             assert!(parse(head).is_err(), "{head:?}");
         }

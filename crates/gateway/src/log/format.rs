@@ -25,7 +25,7 @@ impl RequestRecord {
             "{} - - [{day:02}/{month}/{year}:{hour:02}:{minute:02}:{second:02} +0000] \"{} ",
             self.connection.client, self.method,
         );
-        escape(self.redacted_target().as_bytes(), &mut line);
+        escape(self.redacted_target().as_deref().unwrap_or("-").as_bytes(), &mut line);
         let _ = write!(line, " {:?}\" {} {}", self.version, self.status, self.bytes);
         for value in [self.referer().as_deref(), self.user_agent.as_ref().map(HeaderValue::as_bytes)] {
             line.push_str(" \"");
@@ -37,14 +37,15 @@ impl RequestRecord {
     }
 
     /// The request target without user info, and with hashed credentials.
-    fn redacted_target(&self) -> String {
-        let path = self.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-        let target = match (self.uri.scheme_str(), self.uri.host(), self.uri.port()) {
+    fn redacted_target(&self) -> Option<String> {
+        let uri = self.uri.as_ref()?;
+        let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+        let target = match (uri.scheme_str(), uri.host(), uri.port()) {
             (Some(scheme), Some(host), Some(port)) => format!("{scheme}://{host}:{port}{path}"),
             (Some(scheme), Some(host), None) => format!("{scheme}://{host}{path}"),
             _ => path.to_owned(),
         };
-        redact_credentials(&target)
+        Some(redact_credentials(&target))
     }
 
     /// The peer of the connection, if it is a proxy.
@@ -75,8 +76,8 @@ impl RequestRecord {
         put("id", text(&Some(self.id.clone())));
         put("client", Some(self.connection.client.to_string()));
         put("peer", self.proxy_address().map(|peer| peer.to_string()));
-        put("method", Some(self.method.to_string()));
-        put("uri", Some(self.redacted_target()));
+        put("method", Some(self.method.to_string()).filter(|method| method != "-"));
+        put("uri", self.redacted_target());
         put("version", Some(format!("{:?}", self.version)));
         put("host", text(&self.host));
         put("referer", self.referer().map(|referer| String::from_utf8_lossy(&referer).into_owned()));
@@ -180,7 +181,7 @@ mod tests {
             .unwrap_or_default()
             .into_parts();
         let record = RequestRecord {
-            uri: head.uri.clone(),
+            uri: Some(head.uri.clone()),
             referer: head.headers.get("referer").cloned(),
             ..RequestRecord::example()
         };

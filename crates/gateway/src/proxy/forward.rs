@@ -81,7 +81,17 @@ enum TraceState {
 /// A request that must wait for a connection, or whose first attempt failed.
 pub(super) struct PendingForward {
     request: UpstreamRequest,
-    attempt: Option<ServerAttempt>,
+    start: ForwardStart,
+}
+
+/// The state of a request that must wait.
+enum ForwardStart {
+    /// No server was selected.
+    New,
+    /// This attempt has no connection yet.
+    Attempt(ServerAttempt),
+    /// The attempt with the server at this index failed.
+    Failed(usize, ProxyError),
 }
 
 /// Sends a request to a server of an upstream if an idle connection is available. Nearly all requests take this path, so
@@ -95,9 +105,11 @@ pub(super) fn try_forward(
 ) -> Result<ForwardedRequest, Box<PendingForward>> {
     upstream.add_retry_budget();
     let Some((index, server)) = upstream.next_server(&[], address) else {
-        return Err(PendingForward::new(request, None));
+        return Err(PendingForward::new(request, ForwardStart::New));
     };
-    let Ok(permit) = server.try_acquire() else { return Err(PendingForward::new(request, None)) };
+    let Ok(permit) = server.try_acquire() else {
+        return Err(PendingForward::new(request, ForwardStart::New));
+    };
     let mut attempt = ServerAttempt {
         index,
         server: server.clone(),
@@ -109,7 +121,9 @@ pub(super) fn try_forward(
         Protocol::Http1 => server.take_recent(),
         Protocol::Http2 => None,
     };
-    let Some(connection) = connection else { return Err(PendingForward::new(request, Some(attempt))) };
+    let Some(connection) = connection else {
+        return Err(PendingForward::new(request, ForwardStart::Attempt(attempt)));
+    };
     attempt.trace(&mut request.head.fields, client, telemetry);
     let (in_flight, progress) = (server.begin_request(), request.body.progress());
     Ok(ForwardedRequest {
@@ -124,8 +138,8 @@ pub(super) fn try_forward(
 
 impl PendingForward {
     #[cold]
-    fn new(request: UpstreamRequest, attempt: Option<ServerAttempt>) -> Box<Self> {
-        Box::new(Self { request, attempt })
+    fn new(request: UpstreamRequest, start: ForwardStart) -> Box<Self> {
+        Box::new(Self { request, start })
     }
 }
 
@@ -159,21 +173,31 @@ impl ForwardedRequest {
                     source: ResponseSource::Http1 { connection, in_flight },
                 }));
             }
-            // The server closed the connection while it was idle.
-            Err(UpstreamSendError::Closed) if progress.is_none() && is_idempotent(pending.request()) => {
-                let request = UpstreamRequest { head: pending.into_parts().1, body: RequestBody::Empty };
-                return Err(PendingForward::new(request, Some(attempt)));
-            }
-            Err(error) => ProxyError::from(error),
+            Err(error) => error,
         };
+        let is_repeatable = progress.is_none() && is_idempotent(pending.request());
+        let repeated = |pending: PendingResponse| UpstreamRequest {
+            head: pending.into_parts().1,
+            body: RequestBody::Empty,
+        };
+        // The server closed the connection while it was idle.
+        if is_repeatable && matches!(error, UpstreamSendError::Closed) {
+            return Err(PendingForward::new(repeated(pending), ForwardStart::Attempt(attempt)));
+        }
+        let is_repeated = is_repeatable && matches!(error, UpstreamSendError::BadResponse);
+        let error = ProxyError::from(error);
         if let Some(trace) = telemetry.trace() {
             trace.on_failure(error.name(), client.worker.clock.now());
         }
         if let Some(body_error) = progress.as_ref().and_then(UploadProgress::error) {
             return Ok(Err(body_error));
         }
+        let server = attempt.index;
         attempt.on_failure();
-        Ok(Err(error))
+        match is_repeated {
+            true => Err(PendingForward::new(repeated(pending), ForwardStart::Failed(server, error))),
+            false => Ok(Err(error)),
+        }
     }
 }
 
@@ -223,10 +247,19 @@ pub(super) async fn forward(
     pending: Box<PendingForward>,
     telemetry: &mut RequestTelemetry,
 ) -> Result<ServerResponse, ProxyError> {
-    let PendingForward { mut request, attempt: mut first } = *pending;
+    let PendingForward { mut request, start } = *pending;
     let progress = request.body.progress();
     let mut tried = Vec::new();
-    let (mut sent, mut failure) = (0, ProxyError::NoServer);
+    let (mut sent, mut failure, mut first) = (0, ProxyError::NoServer, None);
+    match start {
+        ForwardStart::New => {}
+        ForwardStart::Attempt(attempt) => first = Some(attempt),
+        ForwardStart::Failed(server, error) if upstream.take_retry(sent) => {
+            tried.push(server);
+            (sent, failure) = (1, error);
+        }
+        ForwardStart::Failed(_, error) => return Err(error),
+    }
     loop {
         let mut attempt = match first.take() {
             Some(first) => first,

@@ -208,11 +208,21 @@ pub(super) fn prepare_response(response: &mut ParsedResponse, length: Option<u64
     }
 }
 
+/// Prepares the head of a 101 response for a client. It has no body, and names nothing but the upgrade in `Connection`.
+pub(super) fn prepare_switch(response: &mut ParsedResponse) {
+    let fields = &mut response.fields;
+    let protocols: Vec<_> = fields.get_all(b"upgrade").map(<[u8]>::to_vec).collect();
+    fields.remove_connection_options(|name| !is_vital(name));
+    fields.retain(|name, _| !is_hop_by_hop(name) && name != b"content-length");
+    fields.push(b"connection", b"upgrade");
+    protocols.iter().for_each(|protocol| fields.push(b"upgrade", protocol));
+}
+
 fn requested_upgrade(fields: &HeaderFields) -> Option<Vec<u8>> {
     let mut protocols = fields.get_all(b"upgrade");
     let (protocol, None) = (protocols.next()?, protocols.next()) else { return None };
-    // Requests after an upgrade to HTTP would bypass the filter.
-    if list_elements(protocol).any(is_http_protocol) {
+    // Requests after an upgrade to HTTP would bypass the filter, and so would those in a TLS connection.
+    if list_elements(protocol).any(may_carry_requests) {
         return None;
     }
     let is_requested = fields
@@ -222,10 +232,10 @@ fn requested_upgrade(fields: &HeaderFields) -> Option<Vec<u8>> {
     is_requested.then(|| protocol.to_vec())
 }
 
-/// `h2c`, `h2c-14`, `HTTP/2.0` and others.
-fn is_http_protocol(protocol: &[u8]) -> bool {
+/// `h2c`, `h2c-14`, `HTTP/2.0`, `TLS/1.0` and others.
+fn may_carry_requests(protocol: &[u8]) -> bool {
     let name = protocol.split(|byte| b"/-".contains(byte)).next().unwrap_or_default();
-    [&b"h2c"[..], b"h2", b"http"].iter().any(|http| name.eq_ignore_ascii_case(http))
+    [&b"h2c"[..], b"h2", b"http", b"tls"].iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
 #[cfg(test)]

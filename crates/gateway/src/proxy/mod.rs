@@ -92,10 +92,7 @@ pub(crate) fn serve_request(
     mut request: ParsedRequest,
     mut incoming: IncomingBody,
 ) -> ProxyFuture {
-    let id = head::request_id(&request, &client);
-    let connection = client.worker.resolve_client(&request, &client.connection_info);
-    let telemetry = RequestTelemetry::begin(&mut request, &id, &connection, &client.worker);
-    let body = ProxyResponseBody::new(client.clone(), telemetry);
+    let (id, body, connection) = begin_exchange(client.clone(), &mut request);
     let is_trusted = || client.worker.is_trusted(client.connection_info.peer.ip());
     let limits = &client.worker.settings.head_limits;
     let checked = request.framing().and_then(|framing| {
@@ -117,11 +114,27 @@ pub(crate) fn serve_request(
     }
 }
 
-/// Responds to a request whose head is invalid. The connection is closed.
-pub(crate) fn reject_head(client: &Rc<ClientConnection>, error: HeadError) -> ProxyResponse {
-    let body = ProxyResponseBody::new(client.clone(), RequestTelemetry::default());
+/// Responds to a request whose head is invalid. `request` has its request line, as far as that is valid. The connection is closed.
+pub(crate) fn reject_head(
+    client: &Rc<ClientConnection>,
+    mut request: ParsedRequest,
+    error: HeadError,
+) -> ProxyResponse {
+    let (id, body, _) = begin_exchange(client.clone(), &mut request);
+    client.worker.heads.give_request(request);
     client.mark_unread_body();
-    local_response(ProxyError::Head(error).to_reply(), &RequestId::None, body)
+    local_response(ProxyError::Head(error).to_reply(), &id, body)
+}
+
+/// Identifies a request and its client, and starts its record.
+fn begin_exchange(
+    client: Rc<ClientConnection>,
+    request: &mut ParsedRequest,
+) -> (RequestId, ProxyResponseBody, ConnectionInfo) {
+    let id = head::request_id(request, &client);
+    let connection = client.worker.resolve_client(request, &client.connection_info);
+    let telemetry = RequestTelemetry::begin(request, &id, &connection, &client.worker);
+    (id, ProxyResponseBody::new(client, telemetry), connection)
 }
 
 impl Exchange {
@@ -250,6 +263,7 @@ impl Exchange {
             if !connection.is_request_sent() {
                 return Ok(self.fail(ProxyError::BadResponse));
             }
+            head::prepare_switch(&mut head);
             let (stream, received) = connection.into_stream();
             *self.body.client.tunnel.borrow_mut() = Some(Box::new(Tunnel::new(stream, received)));
             return Ok(self.send(head, BodySource::Empty, ResponseOrigin::Server));

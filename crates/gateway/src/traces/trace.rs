@@ -7,7 +7,7 @@ use super::{
     otlp::{KeyValue, OtlpSpan, SpanKind, SpanStatus, SpanStatusCode},
 };
 use crate::{telemetry::RequestRecord, upstream::UpstreamEndpoint};
-use http::{HeaderValue, Method, Version};
+use http::{HeaderValue, Method, Uri, Version};
 use tidegate_core::Micros;
 use tidegate_http_server::Scheme;
 use tidegate_policy::head::HeaderFields;
@@ -120,10 +120,11 @@ fn server_span(record: &RequestRecord, trace: &Trace) -> OtlpSpan {
     let mut add = |key: &str, value: Option<&str>| {
         attributes.extend(value.map(|value| KeyValue::text(key, value)));
     };
-    let authority = record.uri.authority().map(|authority| truncate(authority.as_str().as_bytes()));
+    let authority = record.uri.as_ref().and_then(Uri::authority);
+    let authority = authority.map(|authority| truncate(authority.as_str().as_bytes()));
     let host = authority.or_else(|| header_text(&record.host));
     let (host, port) = host.as_deref().map_or((None, None), split_host_port);
-    add("url.path", Some(&path(record)));
+    add("url.path", path(record).as_deref());
     add("url.scheme", Some(scheme_name(record.connection.scheme)));
     add("server.address", host);
     add("client.address", Some(&record.connection.client.to_string()));
@@ -150,7 +151,7 @@ fn client_span(record: &RequestRecord, trace: &Trace, attempt: &AttemptSpan, res
         true => format!("[{}]", attempt.host),
         false => attempt.host.clone(),
     };
-    let url = format!("{}://{host}:{}{}", attempt.scheme, attempt.port, path(record));
+    let url = format!("{}://{host}:{}{}", attempt.scheme, attempt.port, path(record).unwrap_or_default());
     attributes.push(KeyValue::text("url.full", url));
     attributes.push(KeyValue::text("server.address", attempt.host.as_str()));
     attributes.push(KeyValue::integer("server.port", attempt.port));
@@ -209,8 +210,8 @@ fn method_attributes(method: &Method) -> Vec<KeyValue> {
     }
 }
 
-fn path(record: &RequestRecord) -> String {
-    truncate(record.uri.path().as_bytes())
+fn path(record: &RequestRecord) -> Option<String> {
+    record.uri.as_ref().map(|uri| truncate(uri.path().as_bytes()))
 }
 
 fn header_text(value: &Option<HeaderValue>) -> Option<String> {

@@ -1,7 +1,9 @@
 //! Bandwidth of requests and responses, over real sockets and in virtual time: the clock of the policy advances by one
 //! millisecond when all bytes that the rate allows have arrived, so no test depends on the speed of the machine.
 
-use crate::harness::{InProcessGateway, TEST_TIMEOUT, TestBackend, TestBody, test_config, text_body};
+use crate::harness::{
+    InProcessGateway, RawClient, TEST_TIMEOUT, TestBackend, TestBody, test_config, text_body,
+};
 use bytes::Bytes;
 use futures_util::stream;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Version, header};
@@ -494,4 +496,35 @@ async fn tunnel_passes_with_bandwidth() {
     client.read_head().await;
     client.send(vec![7; 100_000]).await;
     assert_eq!(client.read_exact(100_000).await, vec![7; 100_000]);
+}
+
+/// A client may send the rest of its request after the start of the response.
+#[tokio::test]
+async fn limited_response_does_not_stop_the_request() {
+    let (received, complete) = tokio::sync::oneshot::channel();
+    let received = Arc::new(std::sync::Mutex::new(Some(received)));
+    let server = TestBackend::start_raw(move |stream| {
+        let received = received.clone();
+        async move {
+            let mut wire = RawClient::new(stream);
+            wire.read_head().await;
+            wire.send(format!("HTTP/1.1 200 OK\r\ncontent-length: 60000\r\n\r\n{}", "r".repeat(60_000)))
+                .await;
+            wire.read_exact(50_000).await;
+            let _ = received.lock().unwrap().take().unwrap().send(());
+            wire.read_to_end().await;
+        }
+    })
+    .await;
+    // The clock does not advance, so the response stops after the first bytes.
+    let rules = "{ name: down, bandwidth: { down: 1kB/s } }";
+    let gateway = VirtualGateway::start(rules, &server, Protocol::Http1).await;
+    let mut client = gateway.gateway.connect().await;
+    client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 50000\r\n\r\n").await;
+    client.read_head().await;
+    client.read_exact(1).await;
+    for _ in 0..50 {
+        client.send([b'u'; 1_000]).await;
+    }
+    timeout(TEST_TIMEOUT, complete).await.expect("the server receives the request").unwrap();
 }

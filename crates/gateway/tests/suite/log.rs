@@ -49,6 +49,79 @@ async fn each_request_is_logged_with_its_decision() {
 }
 
 #[tokio::test]
+async fn request_with_an_invalid_head_is_logged() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = TestBackend::start_echo().await;
+    for format in [AccessLogFormat::Json, AccessLogFormat::Combined] {
+        let file = directory.path().join(format!("{format:?}"));
+        let mut config = test_config(&[&server]);
+        config.log = AccessLogSpec { format, file: Some(file.clone()) };
+        let mut gateway = InProcessGateway::start_with(config).await;
+        let mut ids = Vec::new();
+        for head in [
+            "GET /a?token=abc HTTP/1.1\r\nhost: a\r\nx : y\r\n\r\n".to_owned(),
+            "PUT /b HTTP/1.0\r\na: b\n\r\n".to_owned(),
+            "GET /<b> HTTP/1.1\r\nhost: a\r\n\r\n".to_owned(),
+            "\u{16}\u{3}\u{1} \"\\x\n".to_owned(),
+            format!("GET /c HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(100_000)),
+        ] {
+            let mut client = gateway.connect().await;
+            client.send(head).await;
+            let response = client.read_to_end().await;
+            let id = response.lines().find_map(|line| line.strip_prefix("x-request-id: "));
+            ids.push(id.unwrap_or_else(|| panic!("{response}")).to_owned());
+        }
+        gateway.stop();
+        gateway.wait_stopped().await;
+        let text = fs::read_to_string(&file).unwrap();
+        if format == AccessLogFormat::Combined {
+            let lines: Vec<_> = text
+                .lines()
+                .filter_map(|line| line.split_once("] ")?.1.split_once('"')?.1.split_once(" \"-\""))
+                .collect();
+            let requests: Vec<_> =
+                lines.iter().map(|(request, _)| request.rsplit_once(' ').unwrap().0).collect();
+            assert!(
+                requests[0].starts_with("GET /a?token=") && requests[0].ends_with(" HTTP/1.1\" 400"),
+                "{text}"
+            );
+            assert_eq!(
+                requests[1..],
+                [
+                    "PUT /b HTTP/1.0\" 400",
+                    "GET - HTTP/1.1\" 400",
+                    "- - HTTP/1.1\" 400",
+                    "GET /c HTTP/1.1\" 431"
+                ]
+            );
+            assert!(!text.contains("abc"), "{text}");
+            continue;
+        }
+        let lines: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let requests: Vec<_> = lines
+            .iter()
+            .map(|line| (line["method"].as_str(), line["uri"].as_str(), line["status"].as_u64().unwrap()))
+            .collect();
+        assert_eq!(
+            requests[1..],
+            [
+                (Some("PUT"), Some("/b"), 400),
+                (Some("GET"), None, 400),
+                (None, None, 400),
+                (Some("GET"), Some("/c"), 431)
+            ]
+        );
+        assert_eq!(lines.iter().map(|line| line["id"].as_str().unwrap()).collect::<Vec<_>>(), ids);
+        assert!(
+            lines.iter().all(|line| line["client"] == "127.0.0.1" && line["bytes"].as_u64() > Some(0)),
+            "{text}"
+        );
+        assert!(!text.contains("abc"), "{text}");
+    }
+}
+
+#[tokio::test]
 async fn unwritable_log_prevents_start() {
     let server = TestBackend::start_echo().await;
     let mut config = test_config(&[&server]);

@@ -11,7 +11,10 @@ use http_body_util::{BodyExt, Channel};
 use hyper::body::Incoming;
 use std::{
     convert::Infallible,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 use tidegate_gateway::http1::ParsedResponse;
 use tidegate_gateway::{
@@ -294,10 +297,48 @@ async fn upgrade_tunnels_bytes_in_both_directions() {
 }
 
 #[tokio::test]
-async fn http2_upgrade_is_not_forwarded() {
+async fn response_101_has_no_framing_and_no_other_fields_of_its_connection() {
+    let server = start_fixed_response(
+        "HTTP/1.1 101 Switching Protocols\r\nconnection: keep-alive, Upgrade, x-hop\r\nupgrade: websocket\r\n\
+         transfer-encoding: chunked\r\ncontent-length: 5\r\nkeep-alive: timeout=5\r\nx-hop: 1\r\n\
+         sec-websocket-accept: abc\r\n\r\nhello",
+        drop,
+    )
+    .await;
+    let gateway = InProcessGateway::start(&[&server]).await;
+    let mut client = gateway.connect().await;
+    client.send("GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n").await;
+    let head = client.read_head().await;
+    let mut lines: Vec<_> =
+        head.trim_end().split("\r\n").filter(|line| !line.starts_with("x-request-id")).collect();
+    lines.sort_unstable();
+    assert_eq!(
+        lines,
+        [
+            "HTTP/1.1 101 Switching Protocols",
+            "connection: upgrade",
+            "sec-websocket-accept: abc",
+            "upgrade: websocket"
+        ]
+    );
+    assert_eq!(client.read_to_end().await, "hello");
+}
+
+/// The gateway would not see requests inside of the other protocol.
+#[tokio::test]
+async fn upgrade_to_http_or_tls_is_not_forwarded() {
     let server = TestBackend::start_echo().await;
     let gateway = InProcessGateway::start(&[&server]).await;
-    for upgrade in ["h2c", "H2C", "websocket, h2c", "HTTP/2.0", "websocket\r\nupgrade: h2c"] {
+    for upgrade in [
+        "h2c",
+        "H2C",
+        "websocket, h2c",
+        "HTTP/2.0",
+        "websocket\r\nupgrade: h2c",
+        "TLS/1.0",
+        "tls",
+        "websocket, TLS/1.2",
+    ] {
         let response = gateway
             .connect()
             .await
@@ -337,9 +378,14 @@ async fn unreachable_server_response_hides_its_address() {
 
 #[tokio::test]
 async fn malformed_server_response_is_a_bad_gateway() {
-    for wire_response in
-        ["", "HTTP/1.1 200", "nonsense\r\n\r\n", "HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n"]
-    {
+    for wire_response in [
+        "",
+        "HTTP/1.1 200",
+        "nonsense\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n",
+        "\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 103 Early Hints\r\n\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+    ] {
         let server = start_fixed_response(wire_response, drop).await;
         let gateway = InProcessGateway::start(&[&server]).await;
         assert_eq!(gateway.connect().await.get("/").await.status(), 502, "{wire_response:?}");
@@ -385,6 +431,41 @@ async fn closed_idle_connection_is_retried() {
     wait.await.unwrap();
     for _ in 0..10 {
         assert_eq!(client.get("/").await.status(), 200);
+    }
+}
+
+/// The response is invalid on a connection that was used before, and on a new one.
+#[tokio::test]
+async fn idempotent_request_with_invalid_response_is_retried_with_another_server() {
+    for valid_responses in [0, 1] {
+        let invalid = Arc::new(AtomicUsize::new(0));
+        let count = invalid.clone();
+        let broken = TestBackend::start_raw(move |stream| {
+            let count = count.clone();
+            async move {
+                let mut wire = RawClient::new(stream);
+                for _ in 0..valid_responses {
+                    wire.read_head().await;
+                    wire.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+                }
+                wire.read_head().await;
+                count.fetch_add(1, Ordering::SeqCst);
+                wire.send("nonsense\r\n\r\n").await;
+            }
+        })
+        .await;
+        let healthy = TestBackend::start_echo().await;
+        let gateway = InProcessGateway::start(&[&broken, &healthy]).await;
+        let mut client = gateway.connect().await;
+        while invalid.load(Ordering::SeqCst) == 0 {
+            assert_eq!(client.get("/").await.status(), 200, "after {valid_responses} valid responses");
+        }
+        // A request that is not idempotent may have been processed.
+        let mut statuses = Vec::new();
+        for _ in 0..2 + 2 * valid_responses {
+            statuses.push(client.request("POST / HTTP/1.1\r\nhost: a\r\n\r\n").await.status());
+        }
+        assert!(statuses.contains(&502), "{statuses:?}");
     }
 }
 

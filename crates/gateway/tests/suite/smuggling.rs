@@ -229,12 +229,21 @@ async fn response_204_has_no_length() {
     assert!(head.starts_with("HTTP/1.1 204 ") && !head.contains("content-length"), "{head}");
 }
 
+/// A client may send the data of the tunnel before the response.
 #[tokio::test]
-async fn connect_method_is_rejected() {
+async fn connect_method_is_rejected_and_closes_connection() {
     let server = TestBackend::start_echo().await;
     let gateway = InProcessGateway::start_with(test_config(&[&server])).await;
-    let response = gateway.connect().await.request("CONNECT evil:25 HTTP/1.1\r\nhost: evil:25\r\n\r\n").await;
-    assert_eq!(response.status(), 405);
+    for line in ["CONNECT evil:25 HTTP/1.1", "CONNECT /a HTTP/1.1", "TRACE / HTTP/1.1"] {
+        let mut client = gateway.connect().await;
+        client.send(format!("{line}\r\nhost: a\r\n\r\nGET /x HTTP/1.1\r\nhost: a\r\n\r\n")).await;
+        let response = client.read_to_end().await;
+        assert!(
+            response.starts_with("HTTP/1.1 405 ") && response.contains("\r\nconnection: close\r\n"),
+            "{response}"
+        );
+        assert_eq!(response.matches("HTTP/1.1 ").count(), 1, "{response}");
+    }
     assert_eq!(server.connection_count(), 0);
 }
 

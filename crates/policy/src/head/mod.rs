@@ -206,15 +206,17 @@ impl HeadError {
         }
     }
 
-    /// Whether the connection must be closed, because the end of the request is ambiguous or unread.
+    /// Whether the connection must be closed, because the end of the request is ambiguous or unread. After `CONNECT` a client may
+    /// have sent data of a tunnel.
     pub fn should_close(self) -> bool {
         match self {
             Self::Malformed(_)
             | Self::TransferCoding
+            | Self::Method
             | Self::TooLarge
             | Self::HeaderTooLarge
             | Self::Version => true,
-            Self::Path(_) | Self::Method => false,
+            Self::Path(_) => false,
         }
     }
 }
@@ -239,7 +241,7 @@ pub enum BodyFraming {
 }
 
 /// The maximum length of a method.
-const MAX_METHOD_LEN: usize = 32;
+pub const MAX_METHOD_LEN: usize = 32;
 
 /// Rejects ambiguous requests, and normalizes all others: a normalized path in the request line, one `Host`, and no header
 /// that is not forwarded.

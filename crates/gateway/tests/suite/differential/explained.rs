@@ -44,12 +44,6 @@ pub(super) struct ExplainedDifference {
 pub(super) const EXPLAINED: &[ExplainedDifference] = &[
     ExplainedDifference {
         reference: Reference::Hyper,
-        input: "a request after `CONNECT`",
-        behavior: "ignored: the connection is a tunnel",
-        applies: |difference| difference.is_rejected() && difference.contains(b"CONNECT "),
-    },
-    ExplainedDifference {
-        reference: Reference::Hyper,
         input: "the same `Content-Length` repeated in one field, as in `5, 5`",
         behavior: "400",
         applies: |difference| difference.is_rejected() && difference.has_length_list(),
