@@ -22,11 +22,21 @@ pub(crate) struct Http2Stream {
     /// Set while there are some: the client must read them.
     deadline: OnceCell<Deadline>,
     pace: Cell<TransferPace>,
-    /// The bytes that all streams had sent when this one last sent some, and when it last had to wait for others.
-    sent_at_progress: Cell<u64>,
+    /// What all streams had sent when this one last sent something.
+    at_progress: Cell<SendProgress>,
+    /// The bytes that all streams had sent when this one last had to wait for others.
     sent_at_check: Cell<u64>,
     /// The rest of the request, if the response has begun before its end.
     upload: RefCell<Option<SharedUpload>>,
+}
+
+/// What the streams of a connection have sent.
+#[derive(Clone, Copy, Default)]
+pub(super) struct SendProgress {
+    bytes: u64,
+    /// The streams that have buffered bytes now, and those that began to have some, ever.
+    sending: u64,
+    started: u64,
 }
 
 /// The largest number of bytes that a stream sends before another stream has its turn: what it can buffer.
@@ -39,7 +49,7 @@ impl Http2Stream {
             unsent: Cell::new(0),
             deadline: OnceCell::new(),
             pace: Cell::default(),
-            sent_at_progress: Cell::new(0),
+            at_progress: Cell::default(),
             sent_at_check: Cell::new(0),
             upload: RefCell::default(),
         })
@@ -64,7 +74,10 @@ impl Http2Stream {
     /// Called when bytes are buffered for sending.
     pub(crate) fn add_unsent(&self, bytes: u64) {
         if self.unsent.replace(self.unsent.get() + bytes) == 0 {
-            self.on_progress();
+            self.update_progress(|all| {
+                all.sending += 1;
+                all.started += 1;
+            });
             self.start_wait();
         }
     }
@@ -75,8 +88,7 @@ impl Http2Stream {
         pace.end_wait(self.client.worker.deadlines.now());
         pace.add_bytes(bytes);
         self.pace.set(pace);
-        self.client.sent_bytes.update(|sent| sent + bytes);
-        self.on_progress();
+        self.update_progress(|all| all.bytes += bytes);
         self.remove_unsent(bytes);
     }
 
@@ -87,6 +99,7 @@ impl Http2Stream {
             self.start_wait();
             return;
         }
+        self.client.send_progress.update(|all| SendProgress { sending: all.sending - 1, ..all });
         let mut pace = self.pace.get();
         pace.end_wait(self.client.worker.deadlines.now());
         self.pace.set(pace);
@@ -95,10 +108,13 @@ impl Http2Stream {
         }
     }
 
-    fn on_progress(&self) {
-        let sent = self.client.sent_bytes.get();
-        self.sent_at_progress.set(sent);
-        self.sent_at_check.set(sent);
+    /// Called when this stream makes progress.
+    fn update_progress(&self, update: impl FnOnce(&mut SendProgress)) {
+        let mut all = self.client.send_progress.get();
+        update(&mut all);
+        self.client.send_progress.set(all);
+        self.at_progress.set(all);
+        self.sent_at_check.set(all.bytes);
     }
 
     fn start_wait(&self) {
@@ -119,7 +135,7 @@ impl Http2Stream {
         if !self.is_queued() {
             return true;
         }
-        self.sent_at_check.set(self.client.sent_bytes.get());
+        self.sent_at_check.set(self.client.send_progress.get().bytes);
         self.pace.take();
         self.start_wait();
         false
@@ -128,10 +144,11 @@ impl Http2Stream {
     /// Whether the other streams have not had their turns since this stream sent something, and the client reads all streams
     /// together fast enough.
     fn is_queued(&self) -> bool {
-        let (sent, streams) = (self.client.sent_bytes.get(), u64::from(self.client.in_flight.get()));
+        let (all, at_progress) = (self.client.send_progress.get(), self.at_progress.get());
+        let turns = at_progress.sending + (all.started - at_progress.started);
         let min_bytes = self.client.worker.settings.pace_limits().min_bytes.max(1);
-        sent - self.sent_at_progress.get() < streams * MAX_TURN
-            && sent - self.sent_at_check.get() >= streams.saturating_mul(min_bytes)
+        all.bytes - at_progress.bytes < turns * MAX_TURN
+            && all.bytes - self.sent_at_check.get() >= all.sending.saturating_mul(min_bytes)
     }
 }
 

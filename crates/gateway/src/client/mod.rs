@@ -33,6 +33,7 @@ use crate::{
     ConnectionInfo, RequestFilter, connection_limit::ConnectionPermit, deadline::Deadline,
     proxy::ForwardedHeaderWriter, transfer_pace::TransferPace, worker::Worker,
 };
+use http2_stream::SendProgress;
 use lingering_close::ClientInput;
 use std::{
     cell::{Cell, RefCell},
@@ -66,8 +67,8 @@ pub(crate) struct ClientConnection {
     write: Cell<WriteState>,
     /// Whether the client reads its responses fast enough.
     write_pace: Cell<TransferPace>,
-    /// Bytes of HTTP/2 responses that were sent.
-    sent_bytes: Cell<u64>,
+    /// What the HTTP/2 streams have sent.
+    send_progress: Cell<SendProgress>,
     /// Bytes of HTTP/2 responses that are buffered for sending.
     unsent_bytes: Cell<u64>,
     send_capacity: Cell<SendCapacity>,
@@ -155,7 +156,7 @@ impl ClientConnection {
             phase: Cell::new(ConnectionPhase::Idle),
             write: Cell::new(WriteState::Ready),
             write_pace: Cell::default(),
-            sent_bytes: Cell::new(0),
+            send_progress: Cell::default(),
             unsent_bytes: Cell::new(0),
             send_capacity: Cell::new(SendCapacity::Available),
             blocked_wakers: RefCell::default(),
