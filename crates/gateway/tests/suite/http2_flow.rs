@@ -30,12 +30,20 @@ use tokio::{
 const SETTINGS: u8 = 4;
 const WINDOW_UPDATE: u8 = 8;
 
+/// The flow control window of a connection that does not limit its streams.
+const LARGE_WINDOW: u32 = 1 << 24;
+
 /// A client that lets the gateway send this many bytes of each response.
 async fn connect(address: SocketAddr, stream_window: u32) -> SendRequest<Bytes> {
+    connect_with(address, stream_window, LARGE_WINDOW).await
+}
+
+/// A client that lets the gateway send this many bytes of each response, and of all of them together.
+async fn connect_with(address: SocketAddr, stream_window: u32, window: u32) -> SendRequest<Bytes> {
     let stream = TcpStream::connect(address).await.unwrap();
     let mut builder = h2::client::Builder::new();
-    let (sender, connection) =
-        builder.initial_window_size(stream_window).handshake::<_, Bytes>(stream).await.unwrap();
+    builder.initial_window_size(stream_window).initial_connection_window_size(window);
+    let (sender, connection) = builder.handshake::<_, Bytes>(stream).await.unwrap();
     tokio::spawn(connection);
     sender.ready().await.unwrap()
 }
@@ -95,7 +103,8 @@ async fn http2_request_is_forwarded_while_the_client_does_not_read() {
     let mut client = connect(gateway.address, 65_535).await;
     let request = Request::post("http://a/").header("content-length", LARGE).body(()).unwrap();
     let (response, mut stream) = client.send_request(request, false).unwrap();
-    let uploading = upload(&mut stream, LARGE, &AtomicUsize::new(0));
+    let sent = AtomicUsize::new(0);
+    let uploading = upload(&mut stream, LARGE, &sent);
     timeout(TEST_TIMEOUT, uploading).await.expect("the upload does not end");
     let mut body = timeout(TEST_TIMEOUT, response).await.unwrap().unwrap().into_body();
     let mut received = 0;
@@ -115,7 +124,8 @@ async fn streams_beyond_the_limit_of_a_server_use_another_connection() {
     let client = connect(gateway.address, 65_535).await;
     let stalled = stall(&client, 10).await;
     assert_eq!(gateway.get("/").await.body, "ok");
-    assert_eq!(server.connection_count(), 2);
+    // One more may be open: a connection has one stream until the server has sent its limit.
+    assert!((2..=3).contains(&server.connection_count()), "{}", server.connection_count());
     drop(stalled);
 }
 
@@ -135,7 +145,8 @@ async fn unread_responses_do_not_use_up_the_window_of_a_server() {
         pause(&clock).await;
     }
     assert_eq!(gateway.get("/").await.body, "ok");
-    assert_eq!(server.connection_count(), 2);
+    // One more may be open: a connection has one stream until the server has sent its limit.
+    assert!((2..=3).contains(&server.connection_count()), "{}", server.connection_count());
 }
 
 /// The server grants a window without a bound, and does not read.
@@ -228,7 +239,7 @@ async fn streams_that_share_a_slow_connection_are_served() {
     let server =
         TestBackend::start(|_: Request<Incoming>| async { Response::new(text_body(vec![b'a'; SIZE])) }).await;
     let gateway = AdminGateway::start(&server, "connections: { body-timeout: 1s }");
-    let (client, clock) = (connect(gateway.address, 1 << 20).await, start_clock().await);
+    let (client, clock) = (connect_with(gateway.address, 1 << 20, 65_535).await, start_clock().await);
     // Bytes that the client has read.
     let read = Arc::new(Semaphore::new(0));
     let mut reading = Vec::new();
@@ -258,28 +269,22 @@ async fn streams_that_share_a_slow_connection_are_served() {
 /// Streams that wait for the memory of a connection continue when a part of it is free.
 #[tokio::test]
 async fn streams_continue_when_others_are_cancelled() {
-    let server = TestBackend::start_raw(|stream| async move {
-        let mut wire = RawClient::new(stream);
-        let head = wire.read_head().await;
-        let size = if head.starts_with("GET /endless ") { 300_000 } else { 2 };
-        let response = format!("HTTP/1.1 200 OK\r\ncontent-length: {size}\r\n\r\n{}", "a".repeat(size));
-        wire.send(response).await;
-        pending::<()>().await;
-    })
-    .await;
-    let gateway = AdminGateway::start(&server, "");
-    // The first frame is sent. The second one is buffered, because a part of it can be sent, and the third one waits.
+    const SIZE: usize = 100_000;
+    let server = TestBackend::start(|_: Request<Incoming>| async { Response::new(text_body("ok")) }).await;
+    let fallback = format!("{{ fallback: {{ body: {} }} }}", "a".repeat(SIZE));
+    let rule = format!("name: large, match: {{ path: /endless }}, quota: 1 total, on-limit: {fallback}");
+    let gateway = AdminGateway::start(&server, &format!("rules: [{{ {rule} }}]"));
+    assert_eq!(gateway.get("/endless").await.body, "ok");
     let (client, clock) = (connect(gateway.address, 8_192).await, start_clock().await);
-    let mut stalled = stall(&client, 80).await;
-    for _ in 0..2 {
-        pause(&clock).await;
-    }
+    // The last of these uses up the 4 MiB.
+    let mut stalled = stall(&client, (4 << 20) / SIZE + 1).await;
+    pause(&clock).await;
     let mut body = get(&client, "/").await;
     tokio::select! {
         biased;
         () = pause(&clock) => {}
         _ = body.data() => panic!("the connection may buffer more"),
     }
-    drop(stalled.drain(..22));
-    assert_eq!(timeout(TEST_TIMEOUT, body.data()).await.unwrap().unwrap().unwrap(), "aa");
+    drop(stalled.drain(..10));
+    assert_eq!(timeout(TEST_TIMEOUT, body.data()).await.unwrap().unwrap().unwrap(), "ok");
 }
