@@ -57,8 +57,8 @@ pub use direct::{DirectLimiter, DirectLimiterBuilder};
 pub use key::{EscapeWriter, KeyPair, LimitKey};
 pub use limiter::{
     BlockingBucket, BlockingLimiter, Bucket, BuildError, Capacity, Check, CombinedReservation, FleetBound,
-    KeyId, KeyIdBucket, Limiter, LimiterBuilder, LimiterStats, OutageBound, Overflow, Permit, Reservation,
-    Settlement, TableSize,
+    KeyId, KeyIdBucket, Limiter, LimiterBuilder, LimiterStats, MAX_OVERRIDE_QUOTAS, OutageBound, Overflow,
+    OverrideChange, Permit, QuotaOverride, Reservation, Settlement, TableSize,
 };
 #[cfg(feature = "tokio")]
 pub use limiter::{FailureMode, TokenPrefetch, decide_all, reserve_all};

@@ -20,8 +20,10 @@ use std::{
     },
     time::Duration,
 };
-use tidegate_core::{Decision, Micros, Quota, Ratio, header::CostUnit};
-use tidegate_limiter::{Bucket, BuildError, Limiter, WaitError, Waiter, background, store::QuotaSelection};
+use tidegate_core::{Decision, Micros, Quota, Ratio, SettingError, header::CostUnit};
+use tidegate_limiter::{
+    Bucket, BuildError, Limiter, OverrideChange, WaitError, Waiter, background, store::QuotaSelection,
+};
 use tidegate_overload::{CallError, ScaledLimit, Scaler, load::Scalable};
 
 /// A named limit: its quotas, its mode and its store. Clones share state.
@@ -207,7 +209,9 @@ impl ActiveState {
     }
 
     fn set_policy_fields(&self, quotas: &[Quota], selection: QuotaSelection, unit: CostUnit) {
-        self.policy_fields.store(Arc::new(PolicyFields::new(&self.name, quotas, selection, unit)));
+        let overrides = self.state.load().limiter.as_ref().map(Limiter::override_quotas).unwrap_or_default();
+        let fields = PolicyFields::new(&self.name, quotas, selection, unit);
+        self.policy_fields.store(Arc::new(fields.with_overrides(&self.name, &overrides)));
     }
 }
 
@@ -239,6 +243,24 @@ impl Rule {
     /// The declared quotas. Those that [apply](Self::quotas) can follow the load or a schedule.
     pub fn declared_quotas(&self) -> Vec<Quota> {
         self.shared.active.state.load().quotas.to_vec()
+    }
+
+    /// The quota at this index of a decision: one of [`quotas`](Self::quotas), or that of an override.
+    pub fn quota_at(&self, index: usize) -> Option<Quota> {
+        let limiter = self.limiter()?;
+        let quotas = limiter.quotas();
+        match index.checked_sub(quotas.len()) {
+            None => quotas.get(index).copied(),
+            Some(slot) => limiter.override_quotas().get(slot).copied(),
+        }
+    }
+
+    /// Sets and removes overrides of keys; see [`Limiter::apply_overrides`].
+    pub fn apply_overrides(&self, changes: &[OverrideChange]) -> Vec<(usize, SettingError)> {
+        let Some(limiter) = self.limiter() else { return Vec::new() };
+        let rejected = limiter.apply_overrides(changes);
+        self.shared.set_policy_fields(&limiter.quotas());
+        rejected
     }
 
     /// Its quotas as rate limit headers.
@@ -362,11 +384,13 @@ impl Rule {
     #[cold]
     pub fn to_limited(&self, decision: &Decision) -> Limited {
         let state = self.shared.active.state.load();
-        let quotas = state.limiter.as_ref().map(Limiter::quotas).unwrap_or_default();
-        Limited::new(self.shared.active.name.clone(), CallError::from_denial(*decision))
+        let fields = self.policy_fields();
+        // An override has the name of the first quota.
+        let named = if fields.is_override(decision.quota()) { decision.with_quota(0) } else { *decision };
+        Limited::new(self.shared.active.name.clone(), CallError::from_denial(named))
             .with_message(state.message.clone())
-            .with_quota(quotas.get(decision.quota()).copied())
-            .with_unit(self.policy_fields().unit())
+            .with_quota(self.quota_at(decision.quota()))
+            .with_unit(fields.unit())
     }
 
     async fn admit_slow<K: RuleKey + ?Sized>(&self, key: &K, cost: u64) -> Result<(), Limited> {

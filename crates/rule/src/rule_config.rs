@@ -34,6 +34,8 @@ pub struct RuleConfig {
     pub(crate) memory: Option<u64>,
     pub(crate) max_waiters: Option<usize>,
     pub(crate) carry_over: CarryOver,
+    /// Whether its keys can have overrides.
+    pub(crate) is_overridable: bool,
     /// The key of an attribute; `None` if the caller provides the key.
     pub(crate) key: Option<SiteKey>,
     /// Whether it is a breaker, which has no quota.
@@ -63,6 +65,7 @@ impl RuleConfig {
             memory: None,
             max_waiters: None,
             carry_over: CarryOver::default(),
+            is_overridable: false,
             key: None,
             is_breaker: false,
             has_outcomes: false,
@@ -206,6 +209,12 @@ impl RuleConfig {
     #[must_use]
     pub fn with_outcomes(self) -> Self {
         Self { has_outcomes: true, ..self }
+    }
+
+    /// Lets keys have quotas of their own; see [`crate::Rule::apply_overrides`]. Without effect for several quotas that all apply.
+    #[must_use]
+    pub fn overridable(self) -> Self {
+        Self { is_overridable: true, ..self }
     }
 
     /// Sets whether usage carries over when the quotas change; it does by default.

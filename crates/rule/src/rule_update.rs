@@ -123,6 +123,11 @@ impl StoreRegistry {
         self.prepared = next.connected;
     }
 
+    /// The default store; `None` if it is memory.
+    pub(crate) fn default_store(&self) -> Option<Arc<dyn Store>> {
+        self.named.get(&None).cloned()
+    }
+
     /// The statuses of the stores that were connected here.
     pub(crate) fn statuses(&self) -> Vec<StoreStatus> {
         self.metered.iter().map(|(name, store)| store.status(name.as_deref())).collect()
@@ -241,7 +246,7 @@ impl RuleUpdate {
         update.unknown_store = unknown_store;
         let adapt = |quota: &Quota| store.map_or(*quota, |store| store.effective_quota(*quota));
         update.state.quotas = quotas.iter().map(adapt).collect();
-        if !update.try_keep(current, store) {
+        if !update.try_keep(current, store, declared) {
             let current_limiter =
                 current.and_then(|now| now.limiter.as_ref()).filter(|limiter| limiter.uses_store(store));
             // With the same quotas the usage carries over anyway.
@@ -258,12 +263,22 @@ impl RuleUpdate {
 
     /// Keeps the current limiter if it can be changed accordingly. A new one in the same store is equivalent,
     /// since the counters are in the store.
-    fn try_keep(&mut self, current: Option<&RuleState>, store: Option<&Arc<dyn Store>>) -> bool {
+    fn try_keep(
+        &mut self,
+        current: Option<&RuleState>,
+        store: Option<&Arc<dyn Store>>,
+        declared: &RuleConfig,
+    ) -> bool {
         let Some(current) = current else { return false };
         let Some(limiter) = current.limiter.as_ref().filter(|limiter| limiter.uses_store(store)) else {
             return false;
         };
         if current.memory != self.state.memory {
+            return false;
+        }
+        let is_overridable = declared.is_overridable
+            && (declared.selection == QuotaSelection::Tier || self.state.quotas.len() == 1);
+        if limiter.is_overridable() != is_overridable {
             return false;
         }
         // Declared quotas are compared: those of the limiter can be scaled.
@@ -413,6 +428,9 @@ fn build_limiter(
     }
     if let Some(store) = store {
         builder = builder.shared_store(store.clone());
+    }
+    if declared.is_overridable {
+        builder = builder.overridable();
     }
     match declared.selection {
         QuotaSelection::All => builder.build_all(quotas),

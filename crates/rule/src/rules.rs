@@ -14,7 +14,7 @@ use std::{
     sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak},
 };
 use tidegate_core::SettingError;
-use tidegate_limiter::{BuildError, Clock};
+use tidegate_limiter::{BuildError, Clock, Store};
 
 /// All rules of a program and their settings. Clones share state.
 ///
@@ -157,6 +157,11 @@ impl Rules {
     pub fn stores(&self) -> Vec<StoreStatus> {
         let stores = self.lock().stores.clone();
         stores.statuses()
+    }
+
+    /// The default store; `None` if it is memory.
+    pub fn default_store(&self) -> Option<Arc<dyn Store>> {
+        self.lock().stores.default_store()
     }
 
     /// Checks whether an address is valid for a store, without connecting to it.

@@ -2,7 +2,6 @@
 
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
 use tidegate_core::header::SmallString;
-use tidegate_limiter::store::QuotaSelection;
 use tidegate_rule::{Gate, HeaderStyle, Mode, Verdict};
 
 /// The rate limit headers of a response.
@@ -34,9 +33,9 @@ impl RateLimitHeaders {
     fn from_single_decision(gate: &Gate, verdict: &Verdict) -> Option<Self> {
         let only = verdict.single().filter(|only| only.mode == Mode::Enforce)?;
         let (decision, labels) = (only.decision()?, only.rule(gate)?.policy_fields());
-        let policy = match labels.selection() {
-            QuotaSelection::All => labels.policy(),
-            QuotaSelection::Tier => labels.policy_at(decision.quota())?,
+        let policy = match labels.selected(decision.quota()) {
+            None => labels.policy(),
+            Some(quota) => labels.policy_at(quota)?,
         };
         let mut remaining = SmallString::default();
         labels.get(decision.quota())?.write_remaining(&mut remaining, decision).ok()?;

@@ -46,6 +46,17 @@ enum CheckKey {
     },
 }
 
+impl CheckKey {
+    /// The tier of the override of the key, or the requested one; the first if there is no such tier.
+    fn tier_for(&self, requested: usize) -> usize {
+        match self {
+            Self::Memory { memory, owner } => memory.tier_for(*owner, requested),
+            #[cfg(feature = "tokio")]
+            Self::Store { remote, key } => remote.tier_for(key, requested),
+        }
+    }
+}
+
 impl Limiter {
     /// Prepares a check of one token, or one slot, of `key`, to be decided together with others by [`decide_all`] or
     /// [`reserve_all`].
@@ -57,7 +68,8 @@ impl Limiter {
             #[cfg(feature = "tokio")]
             LimiterBackend::Store(remote) => CheckKey::Store { remote: remote.clone(), key: key.to_string() },
         };
-        Check { key, cost: 1, tier: 0, max_wait: Micros::ZERO }
+        let tier = key.tier_for(super::FIRST_TIER);
+        Check { key, cost: 1, tier, max_wait: Micros::ZERO }
     }
 }
 
@@ -68,15 +80,10 @@ impl Check {
         Self { cost, ..self }
     }
 
-    /// Sets the tier; the first if there is no such tier.
+    /// Sets the tier; the first if there is no such tier. An override of the key has precedence.
     #[must_use]
     pub fn tier(self, tier: usize) -> Self {
-        let tiers = match &self.key {
-            CheckKey::Memory { memory, .. } => memory.tiers(),
-            #[cfg(feature = "tokio")]
-            CheckKey::Store { remote, .. } => remote.tiers(),
-        };
-        Self { tier: if tier < tiers { tier } else { 0 }, ..self }
+        Self { tier: self.key.tier_for(tier), ..self }
     }
 
     /// Sets the longest wait for tokens that the caller accepts.
@@ -94,8 +101,8 @@ impl Check {
     #[cfg(feature = "tokio")]
     pub fn spend_prefetched(&self) -> Option<Decision> {
         match &self.key {
-            CheckKey::Memory { .. } => None,
-            CheckKey::Store { remote, key } => remote.spend(key, self.cost),
+            CheckKey::Store { remote, key } if self.tier == 0 => remote.spend(key, self.cost),
+            CheckKey::Memory { .. } | CheckKey::Store { .. } => None,
         }
     }
 

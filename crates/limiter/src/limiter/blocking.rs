@@ -84,7 +84,8 @@ enum BlockingTarget<'a> {
 impl<'a> BlockingBucket<'a> {
     #[inline]
     fn for_key(memory: &'a Arc<super::MemoryLimiter>, owner: u64) -> Self {
-        Self { backend: BlockingBackend::Key { memory, owner, tier: super::FIRST_TIER } }
+        let tier = memory.tier_for(owner, super::FIRST_TIER);
+        Self { backend: BlockingBackend::Key { memory, owner, tier } }
     }
 
     pub(crate) fn for_direct(state: &'a Arc<direct::DirectState>) -> Self {
@@ -95,6 +96,7 @@ impl<'a> BlockingBucket<'a> {
     pub fn tier(&self, tier: usize) -> Option<Self> {
         match &self.backend {
             BlockingBackend::Key { memory, owner, .. } if tier < memory.tiers() => {
+                let tier = memory.tier_for(*owner, tier);
                 Some(Self { backend: BlockingBackend::Key { memory, owner: *owner, tier } })
             }
             BlockingBackend::Key { .. } | BlockingBackend::Direct(_) => None,

@@ -51,19 +51,22 @@ impl Bucket {
 
     #[cfg(feature = "tokio")]
     pub(super) fn from_remote(remote: Arc<RemoteLimiter>, key: String) -> Self {
-        Self { backend: BucketBackend::Store { remote, key, tier: super::FIRST_TIER } }
+        let tier = remote.tier_for(&key, super::FIRST_TIER);
+        Self { backend: BucketBackend::Store { remote, key, tier } }
     }
 
-    /// The same bucket under another tier of the limiter, numbered from zero; `None` if there is no such tier.
-    /// See [`crate::LimiterBuilder::build_tiers`].
+    /// The same bucket under another tier of the limiter, numbered from zero; `None` if there is no such tier. An
+    /// override of the key has precedence. See [`crate::LimiterBuilder::build_tiers`].
     pub fn tier(self, tier: usize) -> Option<Self> {
         match self.backend {
             BucketBackend::Local(LocalBackend::Key { memory, owner, .. }) if tier < memory.tiers() => {
+                let tier = memory.tier_for(owner, tier);
                 Some(Self::local(LocalBackend::Key { memory, owner, tier }))
             }
             BucketBackend::Local(_) => None,
             #[cfg(feature = "tokio")]
             BucketBackend::Store { remote, key, .. } if tier < remote.tiers() => {
+                let tier = remote.tier_for(&key, tier);
                 Some(Self { backend: BucketBackend::Store { remote, key, tier } })
             }
             #[cfg(feature = "tokio")]

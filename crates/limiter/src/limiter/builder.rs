@@ -42,6 +42,7 @@ pub struct LimiterBuilder {
     denied_capacity: usize,
     max_waiters: usize,
     waiter_ttl: Micros,
+    is_overridable: bool,
     /// The states and the hasher of the limiter that this one replaces.
     predecessor: Option<(Vec<PreviousState>, foldhash::quality::RandomState)>,
     #[cfg(feature = "tokio")]
@@ -69,6 +70,7 @@ impl Default for LimiterBuilder {
             denied_capacity: 0,
             max_waiters: DEFAULT_MAX_WAITERS,
             waiter_ttl: Micros::MAX,
+            is_overridable: false,
             predecessor: None,
             #[cfg(feature = "tokio")]
             remote_settings: RemoteSettings::default(),
@@ -168,6 +170,13 @@ impl LimiterBuilder {
         Self { waiter_ttl: ttl.into(), ..self }
     }
 
+    /// Lets keys have quotas of their own; see [`Limiter::apply_overrides`]. Without effect for a limiter of several quotas that
+    /// all apply. In memory, a key then needs as much memory as with tiers.
+    #[must_use]
+    pub fn overridable(self) -> Self {
+        Self { is_overridable: true, ..self }
+    }
+
     /// Reserves space for the state of another limiter, so that the new one can [take it over](Limiter::take_over). For changes
     /// that are not possible at run time: another algorithm, other windows, a longer log, more or fewer quotas.
     #[must_use]
@@ -250,9 +259,10 @@ impl LimiterBuilder {
         quotas: &[Quota],
         selection: QuotaSelection,
     ) -> Result<MemoryLimiter, BuildError> {
+        let is_overridable = self.has_overrides(quotas, selection);
         let layout = match selection {
-            QuotaSelection::All => StateLayout::All,
-            QuotaSelection::Tier => StateLayout::Tiers,
+            QuotaSelection::All if !is_overridable => StateLayout::All,
+            QuotaSelection::All | QuotaSelection::Tier => StateLayout::Tiers,
         };
         if quotas.is_empty() {
             return Err(BuildError::NoQuota);
@@ -277,7 +287,13 @@ impl LimiterBuilder {
         let has_rates = quotas.iter().all(|quota| quota.rate().is_some());
         let overflow = if has_rates { self.overflow } else { Overflow::Deny };
         let denied = (self.denied_capacity > 0).then(|| DeniedKeys::new(self.denied_capacity));
-        Ok(MemoryLimiter::from_parts(key_table, clock, hasher, overflow, denied, wait_queues))
+        let limiter = MemoryLimiter::from_parts(key_table, clock, hasher, overflow, denied, wait_queues);
+        Ok(if is_overridable { limiter.with_overrides() } else { limiter })
+    }
+
+    /// Whether a limiter of these quotas has overrides.
+    pub(super) fn has_overrides(&self, quotas: &[Quota], selection: QuotaSelection) -> bool {
+        self.is_overridable && (selection == QuotaSelection::Tier || quotas.len() == 1)
     }
 
     /// The clock that was set, if any.

@@ -25,7 +25,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 use tidegate_core::{
-    AlgorithmKind, CarryOver, Decision, Demand, Effect, Micros, Quota, algorithm::Concurrency,
+    AlgorithmKind, CarryOver, Decision, Demand, Effect, Micros, Quota, SettingError, algorithm::Concurrency,
 };
 
 /// The decision while the store is unavailable.
@@ -134,6 +134,16 @@ impl Fallback {
             dual_count_until.fetch_min(latest, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// Sets the quotas of overrides, as the tiers behind the declared quotas.
+    pub(super) fn set_override_quotas(&self, quotas: &[Quota]) -> Result<(), SettingError> {
+        match self {
+            Self::Local { nodes, limiter, .. } => {
+                limiter.load().set_override_quotas(&split_quotas(*nodes, quotas))
+            }
+            Self::Open | Self::Closed { .. } => Ok(()),
+        }
     }
 
     /// Continues with the counts of the fallback that this one replaces.
@@ -319,7 +329,7 @@ fn reserve(
     slots: PermitMode,
 ) -> Reservation {
     let hold = if slots == PermitMode::Acquire { PermitHold::Permit } else { PermitHold::Nothing };
-    let tier = if tier < memory.tiers() { tier } else { 0 };
+    let tier = if tier < memory.key_table().tiers() { tier } else { 0 };
     let backend = LocalBackend::Key { memory: memory.clone(), owner: memory.fingerprint(key), tier };
     Reservation::take(backend, demand, hold)
 }

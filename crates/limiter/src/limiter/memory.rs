@@ -1,8 +1,10 @@
 //! The backend in the memory of this process.
 
-use super::BuildError;
-#[cfg(any(feature = "tokio", all(test, not(loom))))]
 use super::LocalBucket;
+use super::{
+    BuildError, FIRST_TIER, OverrideChange,
+    overrides::{OverrideTable, check_override, not_overridable},
+};
 use crate::{
     clock::Clock,
     denied::{DeniedKey, DeniedKeys},
@@ -15,7 +17,7 @@ use std::{
     hash::{BuildHasher, Hash},
     sync::Arc,
 };
-use tidegate_core::{Bound, CarryOver, Decision, Micros, Quota};
+use tidegate_core::{Bound, CarryOver, Decision, Micros, Quota, SettingError};
 
 /// A limiter in the memory of this process.
 pub(crate) struct MemoryLimiter {
@@ -25,6 +27,10 @@ pub(crate) struct MemoryLimiter {
     overflow: Overflow,
     denied_keys: Option<DeniedKeys>,
     wait_queues: WaitQueues,
+    /// The number of quotas without those of overrides.
+    declared: usize,
+    /// `None` if keys have no overrides.
+    overrides: Option<Box<OverrideTable>>,
 }
 
 /// The id of a key in one limiter; see [`Limiter::key_id`](super::Limiter::key_id).
@@ -122,13 +128,22 @@ impl MemoryLimiter {
         denied_keys: Option<DeniedKeys>,
         wait_queues: WaitQueues,
     ) -> Self {
-        Self { key_table, clock, hasher, overflow, denied_keys, wait_queues }
+        let declared = key_table.quotas().len();
+        Self { key_table, clock, hasher, overflow, denied_keys, wait_queues, declared, overrides: None }
+    }
+
+    /// Lets keys have overrides. The table must have tiers.
+    pub(crate) fn with_overrides(self) -> Self {
+        Self { overrides: Some(Box::new(OverrideTable::new())), ..self }
     }
 
     #[inline]
     pub(crate) fn check_cost<K: LimitKey + ?Sized>(&self, key: &K, cost: u64) -> Decision {
         let owner = self.fingerprint(key);
-        let decision = self.key_table.check(owner, &self.clock, cost, self.overflow);
+        let decision = match self.tier_for(owner, FIRST_TIER) {
+            FIRST_TIER => self.key_table.check(owner, &self.clock, cost, self.overflow),
+            tier => LocalBucket::for_key(self, owner, tier).check(cost),
+        };
         if let Some(denied) = &self.denied_keys
             && !decision.is_granted()
         {
@@ -148,7 +163,56 @@ impl MemoryLimiter {
     #[cfg(any(feature = "tokio", all(test, not(loom))))]
     #[inline]
     pub(crate) fn bucket_of(&self, owner: u64, tier: usize) -> LocalBucket<'_> {
-        LocalBucket::for_key(self, owner, if tier < self.tiers() { tier } else { 0 })
+        LocalBucket::for_key(self, owner, if tier < self.key_table.tiers() { tier } else { 0 })
+    }
+
+    /// The tier of a key: that of its override, or the requested one; the first if there is no such tier.
+    #[inline]
+    pub(crate) fn tier_for(&self, owner: u64, requested: usize) -> usize {
+        if let Some(overrides) = &self.overrides
+            && let Some(slot) = overrides.find(owner, &self.clock)
+        {
+            return self.declared + slot;
+        }
+        if requested == FIRST_TIER || requested < self.tiers() { requested } else { FIRST_TIER }
+    }
+
+    pub(crate) fn is_overridable(&self) -> bool {
+        self.overrides.is_some()
+    }
+
+    pub(crate) fn override_quotas(&self) -> Vec<Quota> {
+        self.overrides.as_ref().map(|overrides| overrides.quotas()).unwrap_or_default()
+    }
+
+    pub(crate) fn check_override(&self, quota: &Quota) -> Result<(), SettingError> {
+        self.overrides.as_ref().ok_or_else(not_overridable)?.check(quota, &self.quotas())
+    }
+
+    pub(crate) fn apply_overrides(&self, changes: &[OverrideChange]) -> Vec<(usize, SettingError)> {
+        let Some(overrides) = &self.overrides else {
+            return (0..changes.len()).map(|index| (index, not_overridable())).collect();
+        };
+        let declared = self.quotas();
+        overrides.apply(
+            changes,
+            |quota| check_override(quota, &declared),
+            |quotas| self.set_override_quotas(quotas),
+        )
+    }
+
+    /// Sets the quotas of the tiers behind the declared ones. Usage of a quota that is replaced is converted.
+    pub(crate) fn set_override_quotas(&self, quotas: &[Quota]) -> Result<(), SettingError> {
+        let mut all = self.key_table.quotas();
+        let known = all.split_off(self.declared.min(all.len()));
+        if known.iter().zip(quotas).any(|(known, quota)| known != quota) {
+            all.extend(quotas.iter().zip(&known).map(|(quota, _)| *quota));
+            all.extend(known.iter().skip(quotas.len()));
+            let changed = self.key_table.change(&all, CarryOver::Keep, self.clock.now());
+            changed.map_err(|()| not_overridable())?;
+        }
+        let new = quotas.get(known.len()..).unwrap_or_default();
+        self.key_table.add_tiers(new).map_err(|()| not_overridable())
     }
 
     /// Whether the key has a cell of its own.
@@ -159,9 +223,12 @@ impl MemoryLimiter {
 
     pub(crate) fn change_all(&self, quotas: &[Quota], how: CarryOver) -> Result<(), BuildError> {
         self.can_change_all(quotas)?;
-        self.key_table
-            .change(quotas, how, self.clock.now())
-            .map_err(|()| BuildError::incompatible_quota(&self.quotas(), quotas))?;
+        let change = |quotas: &[Quota]| self.key_table.change(quotas, how, self.clock.now());
+        let changed = match &self.overrides {
+            None => change(quotas),
+            Some(overrides) => overrides.exclusively(|_| change(&self.with_override_quotas(quotas))),
+        };
+        changed.map_err(|()| BuildError::incompatible_quota(&self.quotas(), quotas))?;
         self.wait_queues.wake_all_first();
         Ok(())
     }
@@ -170,7 +237,7 @@ impl MemoryLimiter {
         let old = self.quotas();
         let shares_states =
             old.len() == quotas.len() && old.iter().zip(quotas).all(|(old, new)| new.shares_state(old));
-        match shares_states && self.key_table.has_room_for(quotas) {
+        match shares_states && self.key_table.has_room_for(&self.with_override_quotas(quotas)) {
             true => Ok(()),
             false => Err(BuildError::incompatible_quota(&old, quotas)),
         }
@@ -181,12 +248,21 @@ impl MemoryLimiter {
         self.wait_queues.wake_all_first();
     }
 
+    /// The number of tiers without those of overrides.
     pub(crate) fn tiers(&self) -> usize {
-        self.key_table.tiers()
+        self.key_table.tiers().min(self.declared)
     }
 
+    /// The quotas without those of overrides.
     pub(crate) fn quotas(&self) -> Vec<Quota> {
-        self.key_table.quotas()
+        let mut quotas = self.key_table.quotas();
+        quotas.truncate(self.declared);
+        quotas
+    }
+
+    /// These quotas in place of the declared ones, followed by those of overrides.
+    fn with_override_quotas(&self, quotas: &[Quota]) -> Vec<Quota> {
+        quotas.iter().copied().chain(self.key_table.quotas().into_iter().skip(self.declared)).collect()
     }
 
     pub(crate) fn bounds(&self) -> Vec<Bound> {

@@ -7,6 +7,7 @@
 //! | `batch.rs` | one decision over several limiters |
 //! | `reservation.rs`, `permit.rs` | charges that are settled or refunded later |
 //! | `memory.rs`, `local.rs`, `local_reservation.rs` | the backend in memory |
+//! | `overrides.rs` | quotas of single keys |
 //! | `remote.rs`, `fallback.rs`, `prefetch.rs`, `queue.rs` | the backend in a store |
 
 mod batch;
@@ -19,6 +20,7 @@ mod fallback;
 mod local;
 mod local_reservation;
 mod memory;
+mod overrides;
 mod permit;
 #[cfg(feature = "tokio")]
 mod prefetch;
@@ -42,6 +44,7 @@ pub(crate) use local::{LocalBackend, LocalBucket};
 pub(crate) use local_reservation::LocalReservation;
 pub use memory::{KeyId, LimiterStats, Overflow, TableSize};
 pub(crate) use memory::{LocalCheck, MemoryLimiter, TableFullListener};
+pub use overrides::{MAX_OVERRIDE_QUOTAS, OverrideChange, QuotaOverride};
 pub use permit::Permit;
 #[cfg(feature = "tokio")]
 pub use prefetch::TokenPrefetch;
@@ -53,7 +56,9 @@ use crate::{denied::DeniedKey, key::LimitKey};
 #[cfg(feature = "tokio")]
 use remote::RemoteLimiter;
 use std::{fmt, sync::Arc};
-use tidegate_core::{CarryOver, Decision, Quota};
+#[cfg(feature = "tokio")]
+use tidegate_core::Demand;
+use tidegate_core::{CarryOver, Decision, Quota, SettingError};
 
 /// Limits many keys by one or several quotas, in memory or in a store that a fleet shares. Clones share the state.
 ///
@@ -156,9 +161,12 @@ impl Limiter {
     pub async fn decide(&self, key: &str, cost: u64) -> Decision {
         match &self.backend {
             LimiterBackend::Memory(memory) => memory.check_cost(key, cost),
-            LimiterBackend::Store(remote) => match remote.spend(key, cost) {
-                Some(decision) => decision,
-                None => remote.check_store(key, cost).await,
+            LimiterBackend::Store(remote) => match remote.tier_for(key, FIRST_TIER) {
+                FIRST_TIER => match remote.spend(key, cost) {
+                    Some(decision) => decision,
+                    None => remote.check_store(key, cost).await,
+                },
+                tier => remote.decide(key, tier, Demand::new(cost)).await,
             },
         }
     }
@@ -168,7 +176,8 @@ impl Limiter {
         match &self.backend {
             LimiterBackend::Memory(memory) => {
                 let owner = memory.fingerprint(key);
-                Bucket::local(LocalBackend::Key { memory: memory.clone(), owner, tier: FIRST_TIER })
+                let tier = memory.tier_for(owner, FIRST_TIER);
+                Bucket::local(LocalBackend::Key { memory: memory.clone(), owner, tier })
             }
             #[cfg(feature = "tokio")]
             LimiterBackend::Store(remote) => Bucket::from_remote(remote.clone(), key.to_string()),
@@ -191,11 +200,8 @@ impl Limiter {
     /// no such tier. `None` if the limiter uses a store.
     #[inline]
     pub fn bucket_by_id(&self, id: KeyId, tier: usize) -> Option<KeyIdBucket<'_>> {
-        let bucket = LocalBucket::for_key(self.memory()?, id.0, FIRST_TIER);
-        Some(KeyIdBucket(match tier {
-            FIRST_TIER => bucket,
-            tier => bucket.tier(tier).unwrap_or(bucket),
-        }))
+        let memory = self.memory()?;
+        Some(KeyIdBucket(LocalBucket::for_key(memory, id.0, memory.tier_for(id.0, tier))))
     }
 
     /// Replaces the quota at run time. Every key keeps its usage, converted as `how` specifies.
@@ -285,6 +291,68 @@ impl Limiter {
         }
     }
 
+    /// Whether its keys can have overrides; see [`LimiterBuilder::overridable`].
+    pub fn is_overridable(&self) -> bool {
+        match &self.backend {
+            LimiterBackend::Memory(memory) => memory.is_overridable(),
+            #[cfg(feature = "tokio")]
+            LimiterBackend::Store(remote) => remote.is_overridable(),
+        }
+    }
+
+    /// Checks whether a key can have this quota as its override. Changes nothing.
+    pub fn check_override(&self, quota: &Quota) -> Result<(), SettingError> {
+        match &self.backend {
+            LimiterBackend::Memory(memory) => memory.check_override(quota),
+            #[cfg(feature = "tokio")]
+            LimiterBackend::Store(remote) => remote.check_override(quota),
+        }
+    }
+
+    /// The id of a key in [`apply_overrides`](Self::apply_overrides). It is valid for this limiter only.
+    pub fn override_id<K: LimitKey + ?Sized>(&self, key: &K) -> u64 {
+        match &self.backend {
+            LimiterBackend::Memory(memory) => memory.fingerprint(key),
+            #[cfg(feature = "tokio")]
+            LimiterBackend::Store(remote) => remote.override_id(&key.to_string()),
+        }
+    }
+
+    /// Sets and removes the overrides of keys: their quotas in place of those of the limiter, until they end. Every key keeps its
+    /// usage. Returns the changes that were rejected, by their index; the others are in force.
+    ///
+    /// ```
+    /// use tidegate_core::Micros;
+    /// use tidegate_limiter::{Limiter, QuotaOverride};
+    ///
+    /// let limiter = Limiter::builder().overridable().build("1/h")?;
+    /// assert!(limiter.check("alice").is_allowed());
+    /// assert!(!limiter.check("alice").is_allowed());
+    /// let alice = limiter.override_id("alice");
+    /// let more = QuotaOverride { quota: "3/h".parse()?, until: Micros::MAX };
+    /// assert!(limiter.apply_overrides(&[(alice, Some(more))]).is_empty());
+    /// assert_eq!(limiter.check("alice").remaining(), 1, "two of three are used");
+    /// limiter.apply_overrides(&[(alice, None)]);
+    /// assert!(!limiter.check("alice").is_allowed());
+    /// # Ok::<(), tidegate_limiter::BuildError>(())
+    /// ```
+    pub fn apply_overrides(&self, changes: &[OverrideChange]) -> Vec<(usize, SettingError)> {
+        match &self.backend {
+            LimiterBackend::Memory(memory) => memory.apply_overrides(changes),
+            #[cfg(feature = "tokio")]
+            LimiterBackend::Store(remote) => remote.apply_overrides(changes),
+        }
+    }
+
+    /// The quotas of overrides. The index of the first one in a decision is the number of [`quotas`](Self::quotas).
+    pub fn override_quotas(&self) -> Vec<Quota> {
+        match &self.backend {
+            LimiterBackend::Memory(memory) => memory.override_quotas(),
+            #[cfg(feature = "tokio")]
+            LimiterBackend::Store(remote) => remote.override_quotas(),
+        }
+    }
+
     /// The worst case of each quota, including outages of the store and the resolution of the clock.
     pub fn bounds(&self) -> Vec<FleetBound> {
         match &self.backend {
@@ -335,7 +403,8 @@ impl Limiter {
         match &self.backend {
             LimiterBackend::Memory(memory) => {
                 let owner = memory.fingerprint(key);
-                Ok(LocalBackend::Key { memory: memory.clone(), owner, tier: FIRST_TIER })
+                let tier = memory.tier_for(owner, FIRST_TIER);
+                Ok(LocalBackend::Key { memory: memory.clone(), owner, tier })
             }
             LimiterBackend::Store(remote) => {
                 let quota = remote.quotas().into_iter().next().ok_or(BuildError::NoQuota)?;

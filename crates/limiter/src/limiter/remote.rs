@@ -1,8 +1,9 @@
 //! The backend in a store, with its fallback and its prefetched tokens.
 
 use super::{
-    BuildError, FIRST_TIER, FleetBound, LimiterBuilder, Reservation,
+    BuildError, FIRST_TIER, FleetBound, LimiterBuilder, OverrideChange, Reservation,
     fallback::{Fallback, LocalCount},
+    overrides::{OverrideTable, check_override, not_overridable},
     prefetch::{PrefetchCache, PrefetchedTokens, RefillNeed},
     queue::StoreQueues,
 };
@@ -17,11 +18,14 @@ use crate::{
     wait::WaitPolicy,
 };
 use arc_swap::ArcSwap;
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    hash::BuildHasher as _,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
-use tidegate_core::{CarryOver, Decision, Demand, Micros, Quota};
+use tidegate_core::{CarryOver, Decision, Demand, Micros, Quota, SettingError};
 
 /// A limiter in a store.
 pub(super) struct RemoteLimiter {
@@ -34,6 +38,16 @@ pub(super) struct RemoteLimiter {
     clock: Clock,
     /// The number of decisions made without the store.
     degraded_count: AtomicU64,
+    /// `None` if keys have no overrides.
+    overrides: Option<Box<RemoteOverrides>>,
+}
+
+/// The overrides of a limiter in a store.
+struct RemoteOverrides {
+    table: OverrideTable,
+    hasher: foldhash::quality::RandomState,
+    /// The declared quotas, followed by those of overrides, as tiers.
+    limit: ArcSwap<StoreLimit>,
 }
 
 impl RemoteLimiter {
@@ -50,6 +64,7 @@ impl RemoteLimiter {
         let quotas: Vec<_> = quotas.iter().map(|quota| store.effective_quota(*quota)).collect();
         let clock = builder.configured_clock().unwrap_or_else(Clock::tokio);
         let queues = Arc::new(StoreQueues::new(builder.wait_queues(WaitPolicy::Queue), clock.clone()));
+        let has_overrides = builder.has_overrides(&quotas, selection);
         let fallback =
             Arc::new(Fallback::new(settings.failure_mode, builder.for_fallback(), &quotas, selection)?);
         store.add_failure_mode(settings.failure_mode);
@@ -58,9 +73,20 @@ impl RemoteLimiter {
         let has_rates = quotas.iter().all(|quota| quota.rate().is_some());
         let prefetch = settings.prefetch.filter(|_| has_rates && selection == QuotaSelection::All);
         let prefetch = prefetch.map(|prefetch| Arc::new(PrefetchCache::new(prefetch, limit_at_once)));
-        let limit =
-            ArcSwap::from_pointee(StoreLimit::new(&settings.name, quotas, selection, settings.carry_over));
-        Ok(Self { store, limit, fallback, prefetch, queues, clock, degraded_count: AtomicU64::new(0) })
+        let limit = |quotas, selection| {
+            ArcSwap::from_pointee(StoreLimit::new(&settings.name, quotas, selection, settings.carry_over))
+        };
+        let overrides = has_overrides.then(|| {
+            let limit = limit(quotas.clone(), QuotaSelection::Tier);
+            Box::new(RemoteOverrides {
+                table: OverrideTable::new(),
+                hasher: foldhash::quality::RandomState::default(),
+                limit,
+            })
+        });
+        let limit = limit(quotas, selection);
+        let degraded_count = AtomicU64::new(0);
+        Ok(Self { store, limit, fallback, prefetch, queues, clock, degraded_count, overrides })
     }
 
     pub(super) fn store(&self) -> &Arc<dyn Store> {
@@ -275,7 +301,69 @@ impl RemoteLimiter {
     }
 
     fn key_ref(&self, key: &str, tier: usize) -> KeyRef {
-        KeyRef { limit: self.limit.load_full(), key: key.to_owned(), tier }
+        let limit = self.limit.load_full();
+        let limit = match &self.overrides {
+            Some(overrides) if tier >= limit.quotas().len() => overrides.limit.load_full(),
+            _ => limit,
+        };
+        KeyRef { limit, key: key.to_owned(), tier }
+    }
+
+    /// The tier of a key: that of its override, or the requested one; the first if there is no such tier.
+    #[inline]
+    pub(super) fn tier_for(&self, key: &str, requested: usize) -> usize {
+        if let Some(overrides) = self.overrides.as_ref().filter(|overrides| !overrides.table.is_empty())
+            && let Some(slot) = overrides.table.find(overrides.hasher.hash_one(key), &self.clock)
+        {
+            return self.limit.load().quotas().len() + slot;
+        }
+        if requested == FIRST_TIER || requested < self.tiers() { requested } else { FIRST_TIER }
+    }
+
+    pub(super) fn is_overridable(&self) -> bool {
+        self.overrides.is_some()
+    }
+
+    pub(super) fn override_id(&self, key: &str) -> u64 {
+        self.overrides.as_ref().map_or(0, |overrides| overrides.hasher.hash_one(key))
+    }
+
+    pub(super) fn override_quotas(&self) -> Vec<Quota> {
+        self.overrides.as_ref().map(|overrides| overrides.table.quotas()).unwrap_or_default()
+    }
+
+    pub(super) fn check_override(&self, quota: &Quota) -> Result<(), SettingError> {
+        let overrides = self.overrides.as_ref().ok_or_else(not_overridable)?;
+        overrides.table.check(&self.store.effective_quota(*quota), &self.quotas())
+    }
+
+    pub(super) fn apply_overrides(&self, changes: &[OverrideChange]) -> Vec<(usize, SettingError)> {
+        let Some(overrides) = &self.overrides else {
+            return (0..changes.len()).map(|index| (index, not_overridable())).collect();
+        };
+        let declared = self.quotas();
+        let effective = |(owner, change): &OverrideChange| {
+            let adapt = |it: super::QuotaOverride| super::QuotaOverride {
+                quota: self.store.effective_quota(it.quota),
+                ..it
+            };
+            (*owner, change.map(adapt))
+        };
+        let changes: Vec<OverrideChange> = changes.iter().map(effective).collect();
+        overrides.table.apply(
+            &changes,
+            |quota| check_override(quota, &declared),
+            |quotas| self.set_override_quotas(overrides, quotas),
+        )
+    }
+
+    fn set_override_quotas(&self, overrides: &RemoteOverrides, quotas: &[Quota]) -> Result<(), SettingError> {
+        self.fallback.set_override_quotas(quotas)?;
+        let base = self.limit.load();
+        let all = base.quotas().iter().chain(quotas).copied().collect();
+        let limit = StoreLimit::new(base.name(), all, QuotaSelection::Tier, base.carry_over());
+        overrides.limit.store(Arc::new(limit));
+        Ok(())
     }
 
     pub(super) fn store_check(
@@ -292,9 +380,19 @@ impl RemoteLimiter {
         self.can_change_all(quotas)?;
         let old = self.limit.load_full();
         let quotas: Vec<_> = quotas.iter().map(|quota| self.store.effective_quota(*quota)).collect();
-        self.fallback.change_all(&quotas, how)?;
-        self.limit.store(Arc::new(StoreLimit::new(old.name(), quotas, old.selection(), how)));
-        Ok(())
+        let change = || {
+            self.fallback.change_all(&quotas, how)?;
+            self.limit.store(Arc::new(StoreLimit::new(old.name(), quotas, old.selection(), how)));
+            Ok::<(), BuildError>(())
+        };
+        match &self.overrides {
+            None => change(),
+            Some(overrides) => overrides.table.exclusively(|override_quotas| {
+                change()?;
+                self.set_override_quotas(overrides, override_quotas)
+                    .map_err(|_| BuildError::incompatible_quota(old.quotas(), override_quotas))
+            }),
+        }
     }
 
     pub(super) fn can_change_all(&self, quotas: &[Quota]) -> Result<(), BuildError> {

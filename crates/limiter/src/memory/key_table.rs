@@ -122,6 +122,14 @@ impl KeyTable {
         }
     }
 
+    /// Adds tiers whose states share the words of others; `Err` if there are no tiers, or a state does not fit.
+    pub(crate) fn add_tiers(&self, quotas: &[Quota]) -> Result<(), ()> {
+        match self {
+            Self::MultiWord(multi_word) => multi_word.add_tiers(quotas),
+            Self::SingleWord { .. } | Self::Permits(_) => Err(()),
+        }
+    }
+
     /// Takes `cost` now, or denies: the fast path. Looks the cell up before it reads the clock, so that the memory access
     /// overlaps with it.
     #[inline(always)]

@@ -47,6 +47,8 @@ pub(crate) struct MultiWord {
 #[derive(Debug)]
 struct QuotaPlan {
     quotas: Box<[Quota]>,
+    /// The number of quotas without those of [`MultiWord::add_tiers`].
+    declared: usize,
     /// The words of the state of each quota.
     ranges: Box<[StateRange]>,
     /// Earlier quotas that share no state with the current ones.
@@ -184,8 +186,15 @@ impl MultiWord {
     ) -> Result<Self, OutOfMemory> {
         let (ranges, retained, state_len) = state_ranges(quotas, layout, previous);
         let table = CellTable::new(keys, state_len)?;
-        let (quotas, ranges, retained) = (quotas.into(), ranges.into(), retained.into());
-        let plan = QuotaPlan { quotas, ranges, retained, layout, changes: 0, previous: None };
+        let plan = QuotaPlan {
+            quotas: quotas.into(),
+            declared: quotas.len(),
+            ranges: ranges.into(),
+            retained: retained.into(),
+            layout,
+            changes: 0,
+            previous: None,
+        };
         Ok(Self {
             table,
             plan: ArcSwap::from_pointee(plan),
@@ -202,7 +211,8 @@ impl MultiWord {
     /// The quotas with a state in this table, and the number of words of each.
     pub(crate) fn previous_states(&self) -> Vec<PreviousState> {
         let plan = self.plan.load();
-        let own = plan.quotas.iter().zip(&plan.ranges).map(|(quota, range)| (*quota, range.len));
+        let own = plan.quotas.iter().zip(&plan.ranges).take(plan.declared);
+        let own = own.map(|(quota, range)| (*quota, range.len));
         own.chain(plan.retained.iter().map(|(quota, range)| (*quota, range.len))).collect()
     }
 
@@ -273,6 +283,33 @@ impl MultiWord {
         quotas.len() == old.quotas.len() && fits && shares_equally
     }
 
+    /// Adds tiers whose states share the words of others. No cell changes.
+    pub(crate) fn add_tiers(&self, quotas: &[Quota]) -> Result<(), ()> {
+        if quotas.is_empty() {
+            return Ok(());
+        }
+        let _guard = lock(&self.change_lock);
+        let old = self.plan.load_full();
+        if old.layout != StateLayout::Tiers {
+            return Err(());
+        }
+        let range_of = |quota: &Quota| {
+            let shared = old.quotas.iter().zip(&old.ranges).find(|(other, _)| quota.shares_state(other));
+            shared.map(|(_, range)| *range).filter(|range| quota.state_len() <= range.len).ok_or(())
+        };
+        let ranges = quotas.iter().map(range_of).collect::<Result<Vec<_>, ()>>()?;
+        self.plan.store(Arc::new(QuotaPlan {
+            quotas: old.quotas.iter().chain(quotas).copied().collect(),
+            declared: old.declared,
+            ranges: old.ranges.iter().copied().chain(ranges).collect(),
+            retained: old.retained.clone(),
+            layout: old.layout,
+            changes: old.changes,
+            previous: old.previous.clone(),
+        }));
+        Ok(())
+    }
+
     /// Replaces the quotas and converts every cell. Fails if a new quota does not fit in the words of the old one.
     pub(crate) fn change(&self, quotas: &[Quota], how: CarryOver, now: Micros) -> Result<(), ()> {
         let _guard = lock(&self.change_lock);
@@ -283,6 +320,7 @@ impl MultiWord {
         let _stripes = self.table.lock_all();
         self.plan.store(Arc::new(QuotaPlan {
             quotas: quotas.into(),
+            declared: old.declared,
             ranges: old.ranges.clone(),
             retained: old.retained.clone(),
             layout: old.layout,
@@ -315,7 +353,12 @@ impl CellStates for MultiWordAt<'_> {
         let mut locked = self.multi_word.wrap_locked(cell, head, self.now);
         let tiers = if locked.plan.layout == StateLayout::Tiers { locked.plan.quotas.len() } else { 1 };
         let mut least: Option<EvictionScore> = None;
-        for tier in 0..tiers {
+        // A key that is limited under an added tier was charged under it last.
+        let is_in_use = |tier: &usize| {
+            let writer = locked.plan.writer(cell, *tier).map(|(writer, _)| writer);
+            *tier < locked.plan.declared || writer == Some(*tier)
+        };
+        for tier in (0..tiers).filter(is_in_use).collect::<Vec<_>>() {
             let request = CellRequest { tier, ..CellRequest::new(Demand::peek(1)) };
             let decision = locked.decide(request, &mut Vec::new());
             if !decision.is_allowed() {

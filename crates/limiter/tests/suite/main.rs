@@ -15,6 +15,7 @@ mod keys;
 mod model;
 mod multiple_quotas;
 mod outages;
+mod overrides;
 mod replacement;
 mod semaphore;
 mod stream_limits;

@@ -13,6 +13,7 @@ mod log_events;
 mod memory_parity;
 mod operations;
 mod outage;
+mod overrides;
 mod rejections;
 mod sentinel;
 mod tiers;

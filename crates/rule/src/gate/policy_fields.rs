@@ -11,7 +11,10 @@ use tidegate_limiter::store::QuotaSelection;
 /// The quotas of a rule as rate limit headers: formatted when they change, and used for every response.
 #[derive(Debug, Default)]
 pub struct PolicyFields {
+    /// Those of the declared quotas, then those of overrides.
     entries: Vec<(PolicyField, Bytes)>,
+    /// The number of declared quotas.
+    declared: usize,
     quotas: Vec<Box<str>>,
     joined: Bytes,
     selection: QuotaSelection,
@@ -24,18 +27,24 @@ impl PolicyFields {
         let label = |(index, quota)| PolicyField::for_indexed_quota(rule, index, quota).with_unit(unit);
         let labels: Vec<PolicyField> = quotas.iter().enumerate().map(label).collect();
         let all = labels.iter().map(PolicyField::policy).collect::<Vec<_>>().join(", ").into();
-        let bytes = |label: PolicyField| {
-            let policy = Bytes::copy_from_slice(label.policy().as_bytes());
-            (label, policy)
-        };
         Self {
-            entries: labels.into_iter().map(bytes).collect(),
+            declared: labels.len(),
+            entries: labels.into_iter().map(with_bytes).collect(),
             quotas: quotas.iter().map(|quota| quota.to_string().into()).collect(),
             joined: all,
             selection,
             unit,
             cache: OnceLock::new(),
         }
+    }
+
+    /// Adds the quotas of overrides, under the name of the first quota.
+    pub(crate) fn with_overrides(mut self, rule: &str, quotas: &[Quota]) -> Self {
+        let unit = self.unit;
+        let label = |quota: &Quota| PolicyField::for_indexed_quota(rule, 0, quota).with_unit(unit);
+        self.entries.extend(quotas.iter().map(label).map(with_bytes));
+        self.quotas.extend(quotas.iter().map(|quota| quota.to_string().into()));
+        self
     }
 
     /// A value that a framework integration derives once, such as headers of its own type. `None` if another
@@ -57,6 +66,18 @@ impl PolicyFields {
         self.unit
     }
 
+    /// The only quota that applies to a decision by the quota at this index; `None` if all declared ones apply.
+    #[inline]
+    pub fn selected(&self, quota: usize) -> Option<usize> {
+        (self.selection == QuotaSelection::Tier || self.is_override(quota)).then_some(quota)
+    }
+
+    /// Whether the quota at this index is that of an override.
+    #[inline]
+    pub fn is_override(&self, quota: usize) -> bool {
+        quota >= self.declared
+    }
+
     /// The field of the quota at this index.
     #[inline]
     pub fn get(&self, quota: usize) -> Option<&PolicyField> {
@@ -69,9 +90,9 @@ impl PolicyFields {
         self.quotas.get(quota).map(|quota| &**quota)
     }
 
-    /// All fields, in the order of the quotas.
+    /// The fields of all declared quotas, in their order.
     pub fn iter(&self) -> impl Iterator<Item = &PolicyField> {
-        self.entries.iter().map(|(label, _)| label)
+        self.entries.iter().take(self.declared).map(|(label, _)| label)
     }
 
     /// The items of `RateLimit-Policy` for all quotas, as shared bytes.
@@ -85,4 +106,9 @@ impl PolicyFields {
     pub fn policy_at(&self, quota: usize) -> Option<&Bytes> {
         self.entries.get(quota).map(|(_, policy)| policy)
     }
+}
+
+fn with_bytes(label: PolicyField) -> (PolicyField, Bytes) {
+    let policy = Bytes::copy_from_slice(label.policy().as_bytes());
+    (label, policy)
 }

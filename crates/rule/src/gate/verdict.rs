@@ -6,7 +6,7 @@ use super::{
 use crate::{Limited, Mode, PolicyFields, RejectionResponse, Rule, request::ResponseHead};
 use std::{fmt, sync::Arc, time::Duration};
 use tidegate_core::{Decision, Micros, Outcome, Quota, Retry, header::PolicyField};
-use tidegate_limiter::{KeyId, Permit, Reservation, WaitError, background, store::QuotaSelection};
+use tidegate_limiter::{KeyId, Permit, Reservation, WaitError, background};
 use tidegate_overload::CallError;
 
 /// The decisions of all limits on one request, and what it holds until its response.
@@ -109,7 +109,7 @@ impl LimitDecision {
 
     /// The quota of the decision: the one that denied, or else the one with the least remaining.
     pub fn quota(&self, gate: &Gate) -> Option<Quota> {
-        self.rule(gate)?.quotas().get(self.decision()?.quota()).copied()
+        self.rule(gate)?.quota_at(self.decision()?.quota())
     }
 
     fn limited(&self, gate: &Gate) -> Option<Limited> {
@@ -314,12 +314,9 @@ struct QuotaHeaders<'a> {
 impl QuotaHeaders<'_> {
     /// The policies that apply.
     fn policies(&self) -> impl Iterator<Item = &PolicyField> {
-        let selected = match (self.labels.selection(), self.decision) {
-            (QuotaSelection::Tier, Some(decision)) => Some(decision.quota()),
-            _ => None,
-        };
-        let applies = move |quota: usize| selected.is_none_or(|selected| selected == quota);
-        self.labels.iter().enumerate().filter(move |(quota, _)| applies(*quota)).map(|(_, label)| label)
+        let selected = self.decision.and_then(|decision| self.labels.selected(decision.quota()));
+        let all = self.labels.iter().filter(move |_| selected.is_none());
+        selected.and_then(|quota| self.labels.get(quota)).into_iter().chain(all)
     }
 
     /// The quota of the decision and its remaining tokens; `None` if the store is unavailable.

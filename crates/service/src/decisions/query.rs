@@ -71,7 +71,7 @@ impl<'a> RuleQuery<'a> {
 
     /// The quota of its rule at this index.
     pub(super) fn quota(&self, index: usize) -> Option<Quota> {
-        self.rule().quotas().get(index).copied()
+        self.rule().quota_at(index)
     }
 
     /// The largest part of a final cost that exceeds the reserved one, if the rule limits it.

@@ -6,7 +6,6 @@ use tidegate_core::{
     Decision,
     header::{Remaining, SmallString},
 };
-use tidegate_limiter::store::QuotaSelection;
 use tidegate_rule::{Gate, HeaderStyle, LimitDecision, Mode, PolicyFields, Verdict};
 
 /// The rate limit headers of a response. One pointer, because it is moved with every call.
@@ -40,7 +39,7 @@ impl RateLimitHeaders {
     #[inline(never)]
     fn from_ietf_decision(gate: &Gate, limit: usize, decision: &Decision) -> Option<Self> {
         let (labels, quota) = (gate.limits().get(limit)?.rule().policy_fields(), decision.quota());
-        if decision.is_fail_closed() || labels.selection() != QuotaSelection::All {
+        if decision.is_fail_closed() || labels.selected(quota).is_some() {
             return None;
         }
         let left = labels.get(quota)?.remaining(decision);
