@@ -23,6 +23,7 @@
 //! | [`GatewayHandle`] | sends commands to a running gateway |
 //! | [`PolicyFile`] | changes values of rules in the policy file, with a history |
 //! | [`RuleChange`] | one change of a value of a rule |
+//! | [`KeyOverrides`] | quotas of single keys that operators set, in a file or a store |
 //! | [`FeatureChange`] | one change of the override of a feature |
 //!
 //! | file | endpoints |
@@ -31,6 +32,7 @@
 //! | `live` | `/api/v1/live` |
 //! | `simulate` | `/api/v1/simulate` |
 //! | `bans` | `/api/v1/bans` |
+//! | `override_routes` | `/api/v1/overrides` |
 //! | `features` | `/api/v1/features` |
 //! | `change` | `/reload`, `/api/v1/reset` |
 //! | `preview` | `/api/v1/rules/NAME/preview` |
@@ -39,7 +41,8 @@
 //! With an operator token, all endpoints but `/health`, `/metrics` and the dashboard's files require it. `access` checks
 //! host, origin, token and role.
 //!
-//! It does not decide about requests, and of the policy it changes only modes and numbers of rules.
+//! It does not decide about requests, and of the policy it changes only modes and numbers of rules. Overrides are not part of
+//! the policy.
 
 mod access;
 mod bans;
@@ -50,6 +53,8 @@ mod events;
 mod features;
 mod handle;
 mod live;
+mod override_routes;
+mod overrides;
 mod policy_file;
 mod preview;
 mod read;
@@ -61,6 +66,7 @@ pub use error::GatewayError;
 pub use handle::{
     FeatureChange, FeatureError, GatewayCommand, GatewayHandle, PolicyChange, PolicyFileEdit, ReloadScope,
 };
+pub use overrides::{KeyOverrides, OpenedOverrides};
 pub use policy_file::{
     ChangeResult, ExpectedValue, PolicyFile, PolicyFileError, RuleChange, RuleSetting, replace_file,
     settings_json,
@@ -93,6 +99,7 @@ pub struct AdminServer {
 struct AdminState {
     gateway: GatewayHandle,
     observer: Arc<Observer>,
+    overrides: Arc<KeyOverrides>,
     decision_state: Arc<AppState>,
     access: Arc<AdminAccess>,
     /// Locked while a preview runs.
@@ -122,15 +129,17 @@ impl AdminServer {
         &mut self,
         gateway: GatewayHandle,
         observer: &Arc<Observer>,
+        overrides: &Arc<KeyOverrides>,
         decision_state: &Arc<AppState>,
     ) -> Result<(), StartupError> {
         observer.set_change_access(self.access.change_access());
         let (sender, open) = watch::channel(());
         let (observer, decision_state) = (observer.clone(), decision_state.clone());
-        let access = self.access.clone();
+        let (access, overrides) = (self.access.clone(), overrides.clone());
         let router = routes::router(AdminState {
             gateway,
             observer,
+            overrides,
             decision_state,
             access,
             running_preview: Arc::default(),

@@ -48,6 +48,9 @@ pub(super) fn router(state: AdminState) -> Router {
         .route("/api/v1/changes", get(changes))
         .route("/api/v1/bans", query_route(|state, _| state.bans()).post(ban))
         .route("/api/v1/bans/{id}", delete(lift_ban))
+        .route("/api/v1/overrides", query_route(AdminState::overrides).put(set_override))
+        .route("/api/v1/overrides/changes", get(override_changes))
+        .route("/api/v1/overrides/{id}", delete(remove_override))
         .fallback(|| async {
             let problem = "not found; docs/admin-api.md lists the endpoints";
             ApiError::new(StatusCode::NOT_FOUND, problem)
@@ -141,6 +144,25 @@ async fn changes(State(state): State<AdminState>) -> ApiResult {
 async fn lift_ban(State(state): State<AdminState>, Path(id): Path<String>, headers: HeaderMap) -> ApiResult {
     let operator = state.access.require(OperatorRole::Operate, &headers)?;
     state.lift_ban(&operator, &id)
+}
+
+async fn set_override(State(state): State<AdminState>, request: Request) -> ApiResult {
+    let (operator, body) = operator_body(&state, OperatorRole::Operate, request).await?;
+    state.set_override(&operator, &body).await
+}
+
+async fn remove_override(
+    State(state): State<AdminState>,
+    Path(id): Path<String>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> ApiResult {
+    let operator = state.access.require(OperatorRole::Operate, &headers)?;
+    state.remove_override(&operator, &id, &uri).await
+}
+
+async fn override_changes(State(state): State<AdminState>) -> ApiResult {
+    state.override_changes().await
 }
 
 /// Reads the body of a request that changes something, with its sender; returns an error unless the sender has this role.

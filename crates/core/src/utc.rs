@@ -23,6 +23,31 @@ pub struct Utc {
 }
 
 impl Utc {
+    /// The microseconds from 1 January 1970 to a time in RFC 3339 and UTC, as in `2026-11-20T17:00:00Z`. The fraction, the seconds
+    /// and the time of day may be absent: `2026-11-20` is its midnight.
+    pub fn parse_micros(text: &str) -> Option<Micros> {
+        let (date, time) = match text.split_once(['T', 't', ' ']) {
+            Some((date, time)) => (date, time.strip_suffix(['Z', 'z'])?),
+            None => (text, "00:00"),
+        };
+        let [year, month, day] = parse_parts(date, '-', [4, 2, 2])?;
+        let (time, fraction) = time.split_once('.').unwrap_or((time, "0"));
+        let [hour, minute, second] = match time.len() {
+            5 => parse_parts(time, ':', [2, 2]).map(|[hour, minute]| [hour, minute, 0])?,
+            _ => parse_parts(time, ':', [2, 2, 2])?,
+        };
+        let is_fraction = (1..=9).contains(&fraction.len()) && fraction.bytes().all(|it| it.is_ascii_digit());
+        if hour > 23 || minute > 59 || second > 59 || !is_fraction {
+            return None;
+        }
+        let micros = fraction.bytes().chain(core::iter::repeat(b'0')).take(6);
+        let micros = micros.fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0'));
+        let days = Self::days_since_epoch(year, month, day)?;
+        let seconds = days * 86_400 + hour * 3_600 + minute * 60 + second;
+        let micros = seconds.checked_mul(1_000_000)?.checked_add(micros)?;
+        (micros <= Micros::MAX.get()).then(|| Micros::new(micros))
+    }
+
     /// The days from 1 January 1970 to this date; `None` if the date does not exist in the years 1970 to 9999.
     pub fn days_since_epoch(year: u64, month: u64, day: u64) -> Option<u64> {
         let is_leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
@@ -39,6 +64,18 @@ impl Utc {
         let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
         (365 * year + year / 4 - year / 100 + year / 400 + day_of_year).checked_sub(DAYS_BEFORE_EPOCH)
     }
+}
+
+/// Numbers with these counts of digits.
+fn parse_parts<const N: usize>(text: &str, separator: char, lens: [usize; N]) -> Option<[u64; N]> {
+    let mut parts = text.split(separator);
+    let mut numbers = [0; N];
+    for (number, len) in numbers.iter_mut().zip(lens) {
+        let part = parts.next()?;
+        let is_number = part.len() == len && part.bytes().all(|it| it.is_ascii_digit());
+        *number = part.parse().ok().filter(|_| is_number)?;
+    }
+    parts.next().is_none().then_some(numbers)
 }
 
 /// Days from 1 March 0000 to 1 January 1970.
@@ -98,6 +135,31 @@ mod tests {
         ] {
             let utc = Utc::from(Micros::from_secs(seconds));
             assert_eq!(([utc.year, utc.month, utc.day], [utc.hour, utc.minute, utc.second]), (date, time));
+        }
+    }
+
+    #[test]
+    fn times_are_parsed_as_they_are_printed() {
+        for micros in [0, 1, 951_827_696_789_012, 4_107_542_399_999_999, Micros::MAX.get()] {
+            let text = alloc::string::ToString::to_string(&Utc::from(Micros::new(micros)));
+            assert_eq!(Utc::parse_micros(&text), Some(Micros::new(micros)), "{text}");
+        }
+        for (text, seconds) in [
+            ("2000-02-29", Some(951_782_400)),
+            ("2000-02-29T12:34Z", Some(951_827_640)),
+            ("2000-02-29 12:34:56Z", Some(951_827_696)),
+            ("2000-02-29t12:34:56.0z", Some(951_827_696)),
+            ("2000-02-29T12:34:56", None),
+            ("2000-02-29T12:34:56+01:00", None),
+            ("2000-02-30", None),
+            ("2000-2-9", None),
+            ("2000-02-29T24:00:00Z", None),
+            ("2000-02-29T12:34:56.Z", None),
+            ("2000-02-29T+1:34:56Z", None),
+            ("2999-01-01", None),
+            ("Friday", None),
+        ] {
+            assert_eq!(Utc::parse_micros(text), seconds.map(Micros::from_secs), "{text}");
         }
     }
 

@@ -57,6 +57,13 @@ pub enum StartupError {
         /// The cause and the fix.
         reason: String,
     },
+    /// The file of the overrides cannot be used.
+    Overrides {
+        /// The file.
+        file: PathBuf,
+        /// The reason.
+        reason: String,
+    },
     /// The environment variable of a token is not set.
     Token {
         /// The name of the variable.
@@ -81,6 +88,7 @@ impl fmt::Display for StartupError {
             Self::Traces { endpoint, reason } => write!(f, "traces to `{endpoint}`: {reason}"),
             Self::Metrics { endpoint, reason } => write!(f, "metrics to `{endpoint}`: {reason}"),
             Self::KeySet { url, reason } => write!(f, "key set `{url}`: {reason}"),
+            Self::Overrides { file, reason } => write!(f, "overrides in {}: {reason}", file.display()),
             Self::Token { variable } => {
                 write!(f, "environment variable {variable} is not set: set it to a token")
             }
@@ -94,6 +102,7 @@ impl std::error::Error for StartupError {
         match self {
             Self::Listen { source, .. } | Self::Log { source, .. } | Self::System(source) => Some(source),
             Self::Certificate { .. }
+            | Self::Overrides { .. }
             | Self::Upstream { .. }
             | Self::Traces { .. }
             | Self::Metrics { .. }

@@ -5,7 +5,7 @@
 
 use crate::{
     limiter::FailureMode,
-    store::{Store, StoreError, StoreFuture, StoreReply, StoreRequest},
+    store::{OverrideReply, OverrideRequest, Store, StoreError, StoreFuture, StoreReply, StoreRequest},
 };
 use std::{
     pin::Pin,
@@ -147,6 +147,18 @@ impl Store for BackgroundStore {
             });
         };
         let reply = handle.spawn(self.0.execute(request));
+        Box::pin(async {
+            reply.await.unwrap_or_else(|_| Err(StoreError::Unavailable("call cancelled".to_owned())))
+        })
+    }
+
+    fn overrides(&self, request: OverrideRequest) -> StoreFuture<Result<OverrideReply, StoreError>> {
+        let Some(handle) = handle() else {
+            return Box::pin(async {
+                Err(StoreError::Unavailable("cannot start the background thread".to_owned()))
+            });
+        };
+        let reply = handle.spawn(self.0.overrides(request));
         Box::pin(async {
             reply.await.unwrap_or_else(|_| Err(StoreError::Unavailable("call cancelled".to_owned())))
         })

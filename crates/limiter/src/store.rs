@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
-use tidegate_core::{CarryOver, ChargeResult, Demand, Quota, Receipt};
+use tidegate_core::{CarryOver, ChargeResult, Demand, Micros, Quota, Receipt};
 
 /// The default prefix of all keys in a store.
 pub const DEFAULT_PREFIX: &str = "tidegate";
@@ -50,6 +50,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Records the failure mode of a limiter that uses this store, to report it during an outage.
     #[cfg(feature = "tokio")]
     fn add_failure_mode(&self, _mode: crate::FailureMode) {}
+
+    /// Executes a request about the overrides of all processes that share this store.
+    fn overrides(&self, _request: OverrideRequest) -> StoreFuture<Result<OverrideReply, StoreError>> {
+        let error = StoreError::ErrorReply("the store keeps no overrides".to_owned());
+        Box::pin(std::future::ready(Err(error)))
+    }
 
     /// The error that currently makes limiters decide without this store, if there is one.
     fn last_error(&self) -> Option<String> {
@@ -196,6 +202,68 @@ pub enum StoreRequest {
         /// The receipt of the charge.
         receipt: Receipt,
     },
+}
+
+/// A request about the overrides of all processes that share a store. The store does not read them, except for the number of
+/// the change, which it adds as the first member `change`.
+#[derive(Clone, Debug)]
+pub enum OverrideRequest {
+    /// Set or remove an override, if the last change is the expected one.
+    Change {
+        /// The id of the override.
+        id: u64,
+        /// The number of the last change, zero if there must be no override; `None` for any.
+        expected: Option<u64>,
+        /// The change as JSON, without its opening brace and its number.
+        members: String,
+        /// The end of the override; `None` removes it.
+        until: Option<Micros>,
+        /// The time of the change.
+        now: Micros,
+        /// The maximum number of overrides.
+        max: usize,
+    },
+    /// Return the changes after one, in their order.
+    ChangesAfter {
+        /// The number of the last known change.
+        change: u64,
+        /// The maximum number of changes in the reply.
+        limit: usize,
+        /// Whether it is the first of several requests.
+        is_first: bool,
+    },
+    /// Return the last hundred changes, the newest first.
+    History,
+}
+
+/// The reply to an [`OverrideRequest`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OverrideReply {
+    /// The change has this number.
+    Changed(u64),
+    /// The last change is another one: this, as JSON, or none.
+    Conflict(Option<String>),
+    /// There is no override to remove.
+    Absent,
+    /// The maximum number of overrides is reached.
+    Full,
+    /// A part of the changes.
+    Changes(OverrideChanges),
+    /// The last changes, as JSON.
+    History(Vec<String>),
+}
+
+/// A part of the changes of overrides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OverrideChanges {
+    /// Whether the known changes are no longer valid, and these start from the first one.
+    pub is_reset: bool,
+    /// The last change in this part.
+    pub last: u64,
+    /// The last change in the store.
+    pub latest: u64,
+    /// The last change of each override, as JSON.
+    pub lines: Vec<String>,
 }
 
 /// The reply of a store.

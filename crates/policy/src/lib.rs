@@ -37,6 +37,7 @@
 //! | [`LintWarning`] | a likely mistake in a valid policy |
 //! | [`compile::PolicyGate`] | a compiled policy, which is evaluated for every request |
 //! | [`compile::LivePolicy`] | the current policy, which can be replaced at run time |
+//! | [`overrides::OverrideRecord`] | a change of the quota of one key by an operator |
 //! | [`Explanation`] | the predicted outcome of a request |
 //! | [`edit::RuleEdit`] | a change of one value of a rule in its file |
 //! | [`descriptors::DescriptorSet`] | the configuration of a rate limit service for Envoy |
@@ -61,6 +62,7 @@ mod lint;
 mod map_schema;
 pub mod matching;
 pub mod model;
+pub mod overrides;
 mod print;
 mod problem;
 mod read;

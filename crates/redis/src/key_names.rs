@@ -21,6 +21,11 @@ impl KeyNames {
         Self { prefix: prefix.to_owned(), foreign_quotas: RwLock::default() }
     }
 
+    /// The prefix of all keys.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
     /// The key in the server. The part in braces is the hash tag, which selects the slot in a cluster.
     pub(crate) fn key(&self, key_ref: &KeyRef) -> String {
         let KeyRef { limit, key, .. } = key_ref;

@@ -48,6 +48,7 @@ mod health;
 mod key_names;
 mod message;
 mod node;
+mod overrides;
 mod script;
 mod store;
 #[cfg(feature = "tls")]

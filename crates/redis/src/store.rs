@@ -26,8 +26,8 @@ use tidegate_core::{AlgorithmKind, Micros, Quota, algorithm::Concurrency};
 use tidegate_limiter::{
     CounterStore, FailureMode, Increment, Store, StoreError,
     store::{
-        DEFAULT_DEADLINE, DEFAULT_PREFIX, KeyRef, RuntimeAffinity, StoreFuture, StoreLimit, StoreReply,
-        StoreRequest,
+        DEFAULT_DEADLINE, DEFAULT_PREFIX, KeyRef, OverrideReply, OverrideRequest, RuntimeAffinity,
+        StoreFuture, StoreLimit, StoreReply, StoreRequest,
     },
 };
 use tokio::runtime::Handle;
@@ -431,6 +431,12 @@ fn is_current_runtime(runtime: &Handle) -> bool {
 impl Store for RedisStore {
     fn execute(&self, request: StoreRequest) -> StoreFuture<Result<StoreReply, StoreError>> {
         self.call_on_runtime(|inner, caller| async move { inner.execute(request, caller).await })
+    }
+
+    fn overrides(&self, request: OverrideRequest) -> StoreFuture<Result<OverrideReply, StoreError>> {
+        self.call_on_runtime(|inner, _| async move {
+            inner.topology.overrides(inner.key_names.prefix(), &request).await
+        })
     }
 
     fn last_error(&self) -> Option<String> {

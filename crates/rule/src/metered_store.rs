@@ -7,7 +7,9 @@ use std::sync::{
 use tidegate_core::{Micros, Quota};
 use tidegate_limiter::{
     Clock, FailureMode, Store,
-    store::{RuntimeAffinity, StoreError, StoreFuture, StoreReply, StoreRequest},
+    store::{
+        OverrideReply, OverrideRequest, RuntimeAffinity, StoreError, StoreFuture, StoreReply, StoreRequest,
+    },
 };
 
 /// The current status of a store named by the settings.
@@ -119,6 +121,10 @@ impl Store for MeteredStore {
 
     fn wait_recovered(&self) -> StoreFuture<()> {
         self.store.wait_recovered()
+    }
+
+    fn overrides(&self, request: OverrideRequest) -> StoreFuture<Result<OverrideReply, StoreError>> {
+        self.store.overrides(request)
     }
 
     fn add_failure_mode(&self, mode: FailureMode) {

@@ -47,7 +47,7 @@ impl ExpectedPolicy {
                 "counts from before the run or from other processes in stores are not included".to_owned(),
             );
         }
-        let mut policy = Policy { stores: Stores::default(), ..policy.clone() };
+        let mut policy = Policy { stores: Stores::default(), overrides: None, ..policy.clone() };
         policy.rules.iter_mut().for_each(|rule| rule.store = None);
         let (clock, manual_clock) = Clock::manual();
         // Set the clock before compiling: limiters count from their creation.

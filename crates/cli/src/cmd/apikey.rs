@@ -126,14 +126,14 @@ fn list(args: &ListArgs) -> Result<(), CliError> {
         return terminal::print(&format!("{:#}\n", json!({ "api-keys": keys })));
     }
     let now = now();
-    let mut rows = vec![["id", "name", "tier", "created", "expires"].map(str::to_owned)];
+    let mut rows = vec![["id", "name", "tier", "created", "expires"].map(str::to_owned).to_vec()];
     rows.extend(keys.keys().iter().map(|key| {
         let expires = key.expires.map_or_else(|| "never".to_owned(), date);
         let expires =
             if key.expires.is_some_and(|end| end <= now) { format!("{expires} (expired)") } else { expires };
-        [key.id(), key.name.clone(), key.tier.clone().unwrap_or_default(), date(key.created), expires]
+        vec![key.id(), key.name.clone(), key.tier.clone().unwrap_or_default(), date(key.created), expires]
     }));
-    terminal::print(&table(&rows))
+    terminal::print(&terminal::table(&rows))
 }
 
 fn revoke(args: &RevokeArgs) -> Result<(), CliError> {
@@ -234,18 +234,4 @@ fn read(file: &Path) -> Result<Option<ApiKeyFile>, CliError> {
 
 fn write(file: &Path, keys: &ApiKeyFile) -> Result<(), CliError> {
     replace_file(file, keys.to_json().as_bytes()).map_err(|error| CliError::Output(error.to_string()))
-}
-
-/// Aligned columns.
-fn table(rows: &[[String; 5]]) -> String {
-    let width =
-        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
-    let widths: Vec<_> = (0..5).map(|column| width(column).unwrap_or(0)).collect();
-    let mut text = String::new();
-    for row in rows {
-        let cells: Vec<_> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        text.push_str(cells.join("  ").trim_end());
-        text.push('\n');
-    }
-    text
 }

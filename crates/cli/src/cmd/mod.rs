@@ -11,6 +11,7 @@ mod feature;
 mod import;
 mod man;
 mod mode;
+mod overrides;
 mod replay;
 mod rollback;
 mod serve;
@@ -51,6 +52,7 @@ enum CliCommand {
     Import(import::ImportArgs),
     Man(man::ManArgs),
     Mode(mode::ModeArgs),
+    Override(overrides::OverrideArgs),
     Replay(replay::ReplayArgs),
     Rollback(rollback::RollbackArgs),
     Serve(serve::ServeArgs),
@@ -76,6 +78,7 @@ pub(crate) fn run() -> Result<(), CliError> {
         Ok(Cli { command: CliCommand::Import(args) }) => import::run(&args),
         Ok(Cli { command: CliCommand::Man(args) }) => man::run(&args, Cli::command()),
         Ok(Cli { command: CliCommand::Mode(args) }) => mode::run(&args),
+        Ok(Cli { command: CliCommand::Override(args) }) => overrides::run(&args),
         Ok(Cli { command: CliCommand::Replay(args) }) => replay::run(&args),
         Ok(Cli { command: CliCommand::Rollback(args) }) => rollback::run(&args),
         Ok(Cli { command: CliCommand::Serve(args) }) => serve::run(&args),

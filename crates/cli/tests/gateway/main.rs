@@ -14,6 +14,8 @@ mod large_bodies;
 mod llm_clients;
 mod log;
 mod outage;
+mod overrides;
+mod overrides_crash;
 mod prometheus;
 mod promotion;
 mod reload;

@@ -39,7 +39,7 @@ use std::{
     collections::VecDeque, fmt, future::Future, net::SocketAddr, num::NonZeroUsize, pin::pin, sync::Arc,
     time::Duration,
 };
-use tidegate_admin::{AdminServer, GatewayCommand, GatewayError, GatewayHandle};
+use tidegate_admin::{AdminServer, GatewayCommand, GatewayError, GatewayHandle, KeyOverrides};
 use tidegate_http_server::{
     Authorization, BoundListener, FileWatch, ReadFiles, ServerThreads, ShutdownSignal, ThreadedListener,
 };
@@ -95,6 +95,9 @@ pub struct Gateway {
     decision_state: Option<Arc<AppState>>,
     active_workers: Option<ActiveWorkers>,
     observer: Arc<Observer>,
+    /// Quotas of single keys.
+    overrides: Arc<KeyOverrides>,
+    rules: Rules,
     /// Counts and records the decisions of the policy.
     recorder: Arc<RequestRecorder>,
     upstreams: Arc<UpstreamReporter>,
@@ -123,19 +126,20 @@ impl Gateway {
     /// Reads the policy, compiles its rules and binds its listeners. It serves once it [runs](Self::run).
     pub fn open(source: PolicySource, rules: Rules) -> Result<Self, GatewayError> {
         let observer = Observer::new(rules.clone(), Clock::system());
-        Self::open_with(source, Compiler::new(rules), observer)
+        Self::open_with(source, Compiler::new(rules.clone()), observer, rules)
     }
 
     /// Like [`open`](Self::open), with this clock for counters in memory; for tests.
     pub fn open_with_clock(source: PolicySource, rules: Rules, clock: Clock) -> Result<Self, GatewayError> {
         let observer = Observer::new(rules.clone(), clock.clone());
-        Self::open_with(source, Compiler::new(rules).clock(clock), observer)
+        Self::open_with(source, Compiler::new(rules.clone()).clock(clock), observer, rules)
     }
 
     fn open_with(
         source: PolicySource,
         compiler: Compiler,
         observer: Arc<Observer>,
+        rules: Rules,
     ) -> Result<Self, GatewayError> {
         let files = ReadFiles::default();
         let policy = source.read(&files)?;
@@ -146,7 +150,10 @@ impl Gateway {
         let envoy = policy.envoy.as_ref().map(bind).transpose()?;
         let authorization = Authorization::for_listener(policy.decisions.as_ref(), &policy.admin)?;
         let envoy_authorization = Authorization::for_listener(policy.envoy.as_ref(), &policy.admin)?;
+        let overrides = KeyOverrides::new(observer.clock.clone());
+        let opened = overrides.open(&policy)?;
         let gate = compiler.compile(&policy, None).map_err(|error| source.gateway_error(error))?;
+        overrides.activate(opened, &policy, &gate, &rules);
         let (handle, commands) = GatewayHandle::new();
         let workers = Config::from_policy(&policy).workers;
         log_warnings(&policy);
@@ -170,6 +177,8 @@ impl Gateway {
             decision_state: None,
             active_workers: None,
             observer,
+            overrides,
+            rules,
             recorder,
             upstreams: Arc::new(Vec::new),
             spans: None,
@@ -238,6 +247,7 @@ impl Gateway {
             .map(|settings| MetricsExporter::start(settings, &self.observer))
             .transpose()?;
         self.fetch_key_set().await?;
+        self.overrides.fetch_changes().await;
         (self.upstreams, self.spans) = (prepared.upstream_reporter(), prepared.span_reporter());
         let active = self.active_policy(prepared.config());
         self.active_workers = Some(ActiveWorkers::start(prepared, &self.listeners, active)?);
@@ -246,7 +256,7 @@ impl Gateway {
         self.decision_state = Some(decision_state.clone());
         self.publish_config();
         if let Some(admin) = &mut self.admin {
-            admin.start(self.handle.clone(), &self.observer, &decision_state)?;
+            admin.start(self.handle.clone(), &self.observer, &self.overrides, &decision_state)?;
         }
         if let Some(decisions) = &mut self.decisions {
             decisions.start(
@@ -260,6 +270,9 @@ impl Gateway {
             let server = envoy::server(&decision_state, &self.policy.connections).await;
             envoy.start(&server, "envoy", self.workers)?;
         }
+        // Not in the loop below, which a slow store must not delay. It ends with this function.
+        let mut fetches = JoinSet::new();
+        fetches.spawn(fetch_overrides(self.overrides.clone()));
         let mut ticks = time::interval(SCHEDULE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -269,6 +282,7 @@ impl Gateway {
                     self.gate.update_schedules();
                     decision_state.close_expired();
                     self.observer.tick();
+                    self.overrides.remove_ended();
                     self.failures.log(&self.gate, self.observer.clock.now());
                     self.overload_log.log(&self.gate);
                 }
@@ -351,6 +365,16 @@ impl ActiveWorkers {
         let filter = Arc::new(PolicyFilter::new(policy));
         let workers = Workers::start(prepared, listeners, filter.clone())?;
         Ok(Self { filter, workers })
+    }
+}
+
+/// Fetches the overrides that other gateways have set.
+async fn fetch_overrides(overrides: Arc<KeyOverrides>) {
+    let mut ticks = time::interval(SCHEDULE_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        overrides.fetch_changes().await;
     }
 }
 

@@ -70,7 +70,7 @@ impl Gateway {
         if has_moved {
             self.admin = admin;
             if let (Some(admin), Some(decision_state)) = (&mut self.admin, &self.decision_state) {
-                admin.start(self.handle.clone(), &self.observer, decision_state)?;
+                admin.start(self.handle.clone(), &self.observer, &self.overrides, decision_state)?;
             }
         }
         self.replace_decisions(&policy, decisions, authorization)?;
@@ -141,7 +141,7 @@ impl Gateway {
     }
 
     async fn replace_rules(&mut self, policy: &Policy) -> Result<ReloadScope, GatewayError> {
-        self.gate = self.compile(policy)?;
+        self.gate = self.compile(policy).await?;
         self.fetch_key_set().await?;
         self.recorder = self.new_recorder(policy);
         if let Some(serving) = &self.active_workers {
@@ -154,7 +154,7 @@ impl Gateway {
         // Steps that can fail without side effects run first; the rules are replaced last.
         let prepared = PreparedConfig::prepare(self.build_config(policy)).await?;
         let listeners = bind_listeners(policy, &self.listeners)?;
-        self.gate = self.compile(policy)?;
+        self.gate = self.compile(policy).await?;
         self.fetch_key_set().await?;
         self.recorder = self.new_recorder(policy);
         (self.upstreams, self.spans) = (prepared.upstream_reporter(), prepared.span_reporter());
@@ -195,8 +195,15 @@ impl Gateway {
         RequestRecorder::new(&self.observer, self.gate.views().map(|rule| rule.name()), &policy.observe)
     }
 
-    fn compile(&self, policy: &Policy) -> Result<PolicyGate, GatewayError> {
-        self.compiler.compile(policy, Some(&self.gate)).map_err(|error| self.source.gateway_error(error))
+    async fn compile(&mut self, policy: &Policy) -> Result<PolicyGate, GatewayError> {
+        let opened = self.overrides.open(policy)?;
+        let gate = self
+            .compiler
+            .compile(policy, Some(&self.gate))
+            .map_err(|error| self.source.gateway_error(error))?;
+        self.overrides.activate(opened, policy, &gate, &self.rules);
+        self.overrides.fetch_changes().await;
+        Ok(gate)
     }
 }
 

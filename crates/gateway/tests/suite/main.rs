@@ -31,6 +31,7 @@ mod log;
 mod normalization;
 mod operator_roles;
 mod overload;
+mod overrides;
 mod path_spellings;
 mod policy;
 mod policy_files;

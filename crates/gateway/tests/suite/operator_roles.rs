@@ -21,6 +21,7 @@ admin:
     - {{ name: ann, token: $CARGO_MANIFEST_DIR, role: operate }}
     - {{ name: root, token: $CARGO_PKG_VERSION, role: admin }}
 observe: {{ denials: 10, history: 10 }}
+overrides: {{ file: overrides.jsonl }}
 features: {{ similar: manual }}
 upstreams: {{ app: http://{} }}
 routes: app
@@ -33,7 +34,7 @@ rules:
 }
 
 /// The routes, with a body, and the role that each needs.
-const ROUTES: [(&str, &str, &str, &str); 22] = [
+const ROUTES: [(&str, &str, &str, &str); 26] = [
     ("GET", "/api/v1/status", "", "read"),
     ("GET", "/api/v1/series", "", "read"),
     ("GET", "/api/v1/top", "", "read"),
@@ -44,6 +45,8 @@ const ROUTES: [(&str, &str, &str, &str); 22] = [
     ("GET", "/api/v1/features", "", "read"),
     ("GET", "/api/v1/bans", "", "read"),
     ("GET", "/api/v1/changes", "", "read"),
+    ("GET", "/api/v1/overrides", "", "read"),
+    ("GET", "/api/v1/overrides/changes", "", "read"),
     ("GET", "/api/v1/rules/login/settings", "", "read"),
     ("POST", "/api/v1/simulate", r#"{"quota":"5/s","arrivals":[0]}"#, "read"),
     ("POST", "/api/v1/rules/login/preview", r#"{"key":"quota","value":"9/h"}"#, "read"),
@@ -51,6 +54,13 @@ const ROUTES: [(&str, &str, &str, &str); 22] = [
     ("POST", "/api/v1/reset", r#"{"rule":"login","key":"192.0.2.1"}"#, "operate"),
     ("POST", "/api/v1/bans", r#"{"ip":"192.0.2.7","seconds":60}"#, "operate"),
     ("DELETE", "/api/v1/bans/BAN", "", "operate"),
+    (
+        "PUT",
+        "/api/v1/overrides",
+        r#"{"rule":"login","key":"192.0.2.1","quota":"9/h","seconds":60}"#,
+        "operate",
+    ),
+    ("DELETE", "/api/v1/overrides/OVERRIDE", "", "operate"),
     ("POST", "/api/v1/features/similar", r#"{"state":"off"}"#, "operate"),
     ("POST", "/api/v1/rules/search/mode", r#"{"mode":"enforce"}"#, "operate"),
     ("POST", "/api/v1/rollback", r#"{"confirm":true}"#, "operate"),
@@ -68,9 +78,9 @@ async fn every_route_needs_its_role() {
         gateway.admin_request_with_header(method, path, &header, body).await
     };
     assert_eq!(gateway.get("/").await.status(), 200);
-    let mut ban = String::new();
+    let (mut ban, mut set) = (String::new(), String::new());
     for (method, path, body, needed) in ROUTES {
-        let path = &path.replace("BAN", &ban);
+        let path = &path.replace("BAN", &ban).replace("OVERRIDE", &set);
         let rank = |role: &str| TOKENS.iter().position(|(name, _)| *name == role).unwrap();
         for token in [None, Some("wrong")] {
             assert_eq!(send(method, path, body, token).await.status(), 401, "{method} {path} {token:?}");
@@ -88,6 +98,10 @@ async fn every_route_needs_its_role() {
                         .as_str()
                         .unwrap()
                         .to_owned();
+                }
+                if method == "PUT" {
+                    let reply: Value = serde_json::from_str(&response.body).unwrap();
+                    reply["override"]["id"].as_str().unwrap().clone_into(&mut set);
                 }
                 break;
             }

@@ -17,6 +17,7 @@ mod keys;
 mod live;
 mod load;
 mod named;
+mod overrides;
 mod reject;
 mod rules;
 mod settle;
@@ -30,6 +31,7 @@ pub use guards::breaker_settings;
 pub use identity::{CredentialProblem, RemoteKeySet};
 pub use live::LivePolicy;
 pub use named::{NamedRule, QuotaKind};
+pub use overrides::OverrideStep;
 pub use reject::RejectAction;
 use reject::RejectionCache;
 pub use view::{AdaptiveView, FailingView, RuleView};
@@ -40,7 +42,7 @@ pub use serde_json_borrow::{ObjectAsVec as JsonObject, Value as JsonValue};
 use crate::{
     index::RuleIndex,
     matching::{Lists, Matcher, RequestView},
-    model::{Policy, RouteSpec, Stores},
+    model::{OverrideLocation, Policy, RouteSpec, Stores},
 };
 use error::ProblemCollector;
 use guards::ScheduledBandwidth;
@@ -546,6 +548,7 @@ pub fn check_with_stores(
 pub(crate) fn without_stores(policy: &Policy) -> Policy {
     let mut local_policy = Policy { stores: Stores::default(), ..policy.clone() };
     local_policy.rules.iter_mut().for_each(|rule| rule.store = None);
+    local_policy.overrides.take_if(|location| *location == OverrideLocation::Store);
     local_policy
 }
 

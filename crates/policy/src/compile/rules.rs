@@ -7,6 +7,7 @@ use super::{
     identity::CompiledIdentity,
     keys::{CLASSES, CostFn, IndexFn, KeyCompiler, RouteTable, class_priority, client_address_key},
     load::{PreparedMonitor, build_features, scale_policy},
+    overrides::check_location,
     settle::compile_charge,
 };
 use crate::{
@@ -132,7 +133,10 @@ impl CompiledPolicy {
                         commits: &mut commits,
                     };
                     let mut rule = rule_compiler.compile(source, matcher.clone(), &keys)?;
-                    if let Some((declaration, limiting)) = declare_limit(source, memory, &keys)? {
+                    if let Some((mut declaration, limiting)) = declare_limit(source, memory, &keys)? {
+                        if policy.check_overrides(source).is_ok() {
+                            declaration = declaration.overridable();
+                        }
                         rule.limit = Some(declarations.len());
                         rule.limiting = Some(limiting);
                         let reserves = declare_reserves(source, &declaration)?;
@@ -156,6 +160,9 @@ impl CompiledPolicy {
         let user = policy.user.as_ref().and_then(|user| {
             compile_user_key(user, policy, identity.as_deref(), &lists, &proxies, &routes).ok()
         });
+        if let Err(error) = check_location(policy) {
+            problems.add_at(&["overrides"], &error);
+        }
         let settings = build_settings(policy, compiler, &mut problems);
         let monitor = PreparedMonitor::new(policy, compiler, before, &mut problems);
         problems.into_result()?;

@@ -142,6 +142,11 @@ impl<'a> RuleView<'a> {
         self.limit.map(|limit| limit.rule().quotas()).unwrap_or_default()
     }
 
+    /// The quota at this index of a decision: one of [`quotas`](Self::quotas), or that of an override.
+    pub fn quota_at(&self, index: usize) -> Option<Quota> {
+        self.limit.and_then(|limit| limit.rule().quota_at(index))
+    }
+
     /// The limiter; `None` for a rule without quotas.
     pub fn limiter(&self) -> Option<Limiter> {
         self.limit.and_then(|limit| limit.rule().limiter())

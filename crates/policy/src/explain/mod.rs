@@ -6,8 +6,8 @@ mod text;
 
 use crate::{
     compile::{
-        CompiledRule, Compiler, DryRun, PolicyError, PolicyGate, Prefetch, RejectAction, RejectReason,
-        reserved_shares, without_stores,
+        CompiledRule, Compiler, DryRun, OverrideStep, PolicyError, PolicyGate, Prefetch, RejectAction,
+        RejectReason, RuleView, reserved_shares, without_stores,
     },
     head::{self, HeadError, HeadLimits, HttpRequestHead, ParsedRequest},
     matching::{Mismatch, RequestView},
@@ -15,12 +15,13 @@ use crate::{
         self, BandwidthRate, KeySpec, Policy, PrioritySpec, Quotas, RouteAction, RuleEnforcement, RuleSpec,
         ShedSpec,
     },
+    overrides::{OverrideRecord, OverrideValue, override_id, read_overrides},
 };
 use http::request;
-use std::{net::IpAddr, path::Path, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, path::Path, time::Duration};
 use tidegate_access::{AccessDecision, BanRule};
-use tidegate_core::{AlgorithmKind, Bound, Demand, Micros, Outcome, Percent, Quota};
-use tidegate_limiter::FailureMode;
+use tidegate_core::{AlgorithmKind, Bound, Demand, Micros, Outcome, Percent, Quota, Utc};
+use tidegate_limiter::{Clock, FailureMode};
 use tidegate_overload::{CallError, ScalePolicy};
 use tidegate_rule::{
     HeaderStyle, Limited, Mode, RejectionResponse, Rules,
@@ -234,7 +235,11 @@ pub enum ExhaustedOutcome {
 /// Explains what a policy does with a request if no quota is used and no client is banned. No store is accessed. File names
 /// are relative to `base`.
 pub fn explain(policy: &Policy, head: &dyn RequestHead, base: &Path) -> Result<Explanation, PolicyError> {
-    let gate = compile_gate(policy, base)?;
+    let (gate, empty_gate) = (compile_gate(policy, base)?, compile_gate(policy, base)?);
+    let overrides = read_overrides(policy, Clock::system().now())?;
+    for gate in [&gate, &empty_gate] {
+        gate.install_overrides(overrides.values().map(|record| (record, OverrideStep::Apply)));
+    }
     let view = gate.view_request(head);
     let explain = |(index, rule_spec): (usize, &RuleSpec)| RuleExplanation {
         rule: rule_spec.name.clone(),
@@ -242,7 +247,8 @@ pub fn explain(policy: &Policy, head: &dyn RequestHead, base: &Path) -> Result<E
             _ if rule_spec.enforcement == RuleEnforcement::All(Mode::Off) => Applicability::Off,
             Some(mismatch) => Applicability::Mismatch(mismatch),
             None => {
-                Applicability::Applies(Box::new(explain_applied(policy, (index, rule_spec), &gate, &view)))
+                let applied = explain_applied(policy, (index, rule_spec), (&gate, &overrides), &view);
+                Applicability::Applies(Box::new(applied))
             }
         },
     };
@@ -258,7 +264,7 @@ pub fn explain(policy: &Policy, head: &dyn RequestHead, base: &Path) -> Result<E
     Ok(Explanation {
         request,
         rules: policy.rules.iter().enumerate().map(explain).collect(),
-        outcome: predict(&compile_gate(policy, base)?, head),
+        outcome: predict(&empty_gate, head),
     })
 }
 
@@ -351,11 +357,12 @@ fn predict(gate: &PolicyGate, head: &dyn RequestHead) -> PredictedOutcome {
 fn explain_applied(
     policy: &Policy,
     (index, rule_spec): (usize, &RuleSpec),
-    gate: &PolicyGate,
+    (gate, overrides): (&PolicyGate, &BTreeMap<u64, OverrideRecord>),
     view: &RequestView<'_>,
 ) -> AppliedRule {
     let head = view.head();
     let rule = gate.rule(index);
+    let override_value = find_override(policy, rule_spec, gate.view(index), overrides, head);
     let key = match (rule.and_then(|rule| rule.key_of(head)), rule_spec.missing) {
         (Some(key), MissingKey::Ip) if !gate.has_key(index, head) => ResolvedKey::Address(key.to_string()),
         (Some(key), _) => ResolvedKey::Key(key.to_string()),
@@ -377,10 +384,11 @@ fn explain_applied(
     };
     let now = gate.view(index).map(|view| view.quotas()).unwrap_or_default();
     let explain_quota = |(index, declared): (usize, Quota)| {
-        let quota = now.get(index).copied().unwrap_or(declared);
+        let scaled = now.get(index).copied().unwrap_or(declared);
+        let quota = override_value.map_or(scaled, |value| value.quota.quota);
         QuotaExplanation {
             quota,
-            declared: (quota != declared).then_some(declared),
+            declared: (override_value.is_none() && quota != declared).then_some(declared),
             bound: quota.bound(),
             on_exhausted: match mode {
                 Mode::Enforce => simulate_exhausted(rule_spec, policy.headers, index, quota, cost, head),
@@ -404,8 +412,36 @@ fn explain_applied(
         counter_location: counter_location(policy, rule_spec),
         list_match: listed,
         quotas: quotas.into_iter().map(explain_quota).collect(),
-        details: describe_details(rule_spec, gate, index, head),
+        details: override_value
+            .map(|value| ("override", describe_override(value)))
+            .into_iter()
+            .chain(describe_details(rule_spec, gate, index, head))
+            .collect(),
     }
+}
+
+/// The override of the key of this request, if it has an effect.
+fn find_override<'a>(
+    policy: &Policy,
+    rule_spec: &RuleSpec,
+    view: Option<RuleView<'_>>,
+    overrides: &'a BTreeMap<u64, OverrideRecord>,
+    head: &dyn RequestHead,
+) -> Option<&'a OverrideValue> {
+    policy.check_overrides(rule_spec).ok()?;
+    let view = view?;
+    let key = view.key_for(head)?.to_string();
+    let value = overrides.get(&override_id(&rule_spec.name, &key))?.value.as_ref()?;
+    view.limiter()?.check_override(&value.quota.quota).is_ok().then_some(value)
+}
+
+fn describe_override(value: &OverrideValue) -> String {
+    let reason = value.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    format!(
+        "{} until {}, in place of the quota of the rule{reason}",
+        value.quota.text,
+        Utc::from(value.until)
+    )
 }
 
 /// Describes the other effects of a rule on a request.

@@ -55,6 +55,11 @@ fn uses_match(policy: &Policy, is_such: fn(&Match) -> bool) -> bool {
     all.any(|matching| matching.contains(is_such))
 }
 
+/// Whether `overrides` has no effect, because no rule supports them.
+pub(super) fn has_unused_overrides(policy: &Policy) -> bool {
+    policy.overrides.is_some() && policy.rules.iter().all(|rule| rule.check_overridable().is_err())
+}
+
 /// Whether a key of a rule, or of its cost, tiers and priority, has such a part.
 fn uses_key(policy: &Policy, is_such: fn(&KeyPart) -> bool) -> bool {
     fn has(key: &KeySpec, is_such: fn(&KeyPart) -> bool) -> bool {

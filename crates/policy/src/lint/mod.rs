@@ -236,6 +236,15 @@ pub fn lint(policy: &Policy) -> Vec<LintWarning> {
         let (rule, reason, fix) = (String::new(), reason.to_owned(), fix.to_owned());
         found.push(LintWarning { lint: Lint::WithoutEffect, rule, path, reason, fix });
     }
+    if effect::has_unused_overrides(policy) {
+        found.push(LintWarning {
+            lint: Lint::WithoutEffect,
+            rule: String::new(),
+            path: vec!["overrides".to_owned()],
+            reason: "`overrides` has no effect: no rule supports them".to_owned(),
+            fix: "remove it, or add a rule with a single quota or tiers".to_owned(),
+        });
+    }
     if policy.identity.jwt.as_ref().is_some_and(|jwt| jwt.audiences.is_empty()) {
         found.push(LintWarning {
             lint: Lint::AnyAudience,

@@ -33,7 +33,7 @@ pub enum OperatorRole {
     /// `read`: everything that changes nothing.
     #[default]
     Read,
-    /// `operate`: modes of rules, features, bans and resets.
+    /// `operate`: modes of rules, features, bans, overrides and resets.
     Operate,
     /// `admin`: numbers of rules.
     Admin,

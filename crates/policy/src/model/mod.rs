@@ -9,6 +9,7 @@ mod key;
 mod load;
 mod matching;
 mod observe;
+mod overrides;
 mod rule;
 mod server;
 
@@ -23,6 +24,7 @@ pub use matching::{
     ApiKeyMatch, ClientCertificateMatch, Glob, Match, Network, PathPattern, PathTail, Segment, ValueGlobs,
 };
 pub use observe::{KeyDisplay, Metrics, Observe};
+pub use overrides::OverrideLocation;
 pub use rule::{
     AccessSpec, AdaptiveSpec, BandwidthRate, BandwidthSpec, BreakerSpec, BreakerWindow, ChargeSpec,
     PrioritySpec, QueueOrder, QueueSpec, Quotas, RuleEnforcement, RuleSpec, SettleSource, SettleSpec,
@@ -64,6 +66,8 @@ pub struct Policy {
     pub metrics: Option<Metrics>,
     /// `observe`: what is recorded of single requests.
     pub observe: Observe,
+    /// `overrides`: where the overrides of quotas by operators are stored.
+    pub overrides: Option<OverrideLocation>,
     /// `store` and `stores`: the stores of the counters.
     pub stores: Stores,
     /// `trusted-proxies`: the proxies whose `X-Forwarded-For` header determines the address of the client.

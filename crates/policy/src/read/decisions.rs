@@ -52,7 +52,7 @@ static OPERATOR_TOKEN: MapSchema<OperatorToken> = MapSchema {
         field!("token": ValueSchema::Text(TextKind::Variable, &["$ANN_TOKEN"]), token = variable => OutputValue::text, always,
             "The environment variable that contains the token."),
         field!("role": role in ROLES,
-            "What the operator may do: only read; also change modes, features and bans, reset keys and reload the policy; or also change numbers of rules."),
+            "What the operator may do: only read; also change modes, features, bans and overrides, reset keys and reload the policy; or also change numbers of rules."),
     ],
 };
 

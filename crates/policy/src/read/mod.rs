@@ -11,6 +11,7 @@ mod limits;
 mod load;
 pub(crate) mod matching;
 mod observe;
+mod overrides;
 mod path;
 mod policy;
 mod references;

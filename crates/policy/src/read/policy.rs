@@ -7,6 +7,7 @@ use super::{
     key::{self, write_key},
     load::{FEATURE_SHAPE, LOAD, LOAD_SHAPE, write_feature},
     observe::{METRICS, METRICS_SHAPE, OBSERVE, TRACES, TRACES_SHAPE},
+    overrides::{OVERRIDES_SHAPE, write_overrides},
     rule::RULE,
     server::{CONNECTIONS, LISTEN_SHAPE, LOG, route_outline, write_listener, write_route},
     upstream::{UPSTREAM, UPSTREAM_SHAPE},
@@ -140,6 +141,11 @@ pub(crate) static POLICY: MapSchema<Policy> = MapSchema {
         without(
             field!("observe": observe { OBSERVE }, "What is recorded of single requests, for operators."),
             "The defaults of its keys apply.",
+        ),
+        without(
+            field!("overrides": OVERRIDES_SHAPE, overrides = overrides => write_overrides,
+            "Where the quotas of single keys that operators set at run time are stored: in the default store, or in a file."),
+            "Quotas of single keys cannot be overridden.",
         ),
         with_default(
             field!("store": STORE, stores.default = address => OutputValue::text,

@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, path::Path, time::Duration};
 use tidegate_limiter::FailureMode;
 use tidegate_policy::{
     explain,
-    model::{OnLimit, Policy, Quotas, RouteSpec, RuleEnforcement, RuleSpec, Stores, Tiers},
+    model::{OnLimit, OverrideLocation, Policy, Quotas, RouteSpec, RuleEnforcement, RuleSpec, Stores, Tiers},
 };
 use tidegate_rule::Mode;
 
@@ -194,4 +194,48 @@ rules:
     ] {
         assert!(text.lines().any(|found| found == line), "no line {line}: {text}");
     }
+}
+
+#[test]
+fn explain_names_the_override_of_the_key() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let file = folder.path().join("overrides.jsonl");
+    let line = |change: u64, key: &str, quota: &str, until: &str| {
+        format!(
+            "{{\"change\":{change},\"time\":\"2026-11-20T00:00:00Z\",\"by\":\"ann\",\"rule\":\"users\",\"key\":\"{key}\",\
+             \"quota\":\"{quota}\",\"until\":\"{until}\",\"reason\":\"migration\"}}\n"
+        )
+    };
+    let lines = [
+        line(1, "alice", "9/min", "2200-01-01T00:00:00Z"),
+        line(2, "alice", "7/min", "2200-01-01T00:00:00Z"),
+        line(3, "bob", "7/min", "2020-01-01T00:00:00Z"),
+        line(4, "eve", "7 at once", "2200-01-01T00:00:00Z"),
+    ];
+    // The last change was not confirmed.
+    let cut_off = "{\"change\":5,\"time\":\"2026";
+    std::fs::write(&file, lines.concat() + cut_off).unwrap();
+    let users = RuleSpec { key: header("x-user"), ..rule("users", &["5/min"]) };
+    let policy = Policy {
+        overrides: Some(OverrideLocation::File(file.clone())),
+        rules: vec![users],
+        ..Policy::default()
+    };
+    let explained = |user: &str| {
+        let request = PolicyTestRequest::new("GET a.test/").with_header("x-user", user);
+        explain(&policy, &request, Path::new("")).unwrap().to_string()
+    };
+    let alice = explained("alice");
+    assert!(alice.contains("  quota    7/min\n"), "{alice}");
+    let line =
+        "  override 7/min until 2200-01-01T00:00:00.000000Z, in place of the quota of the rule: migration\n";
+    assert!(alice.contains(line), "{alice}");
+    for user in ["bob", "eve", "dan"] {
+        let text = explained(user);
+        assert!(text.contains("  quota    5/min\n") && !text.contains("override"), "{text}");
+    }
+    std::fs::write(&file, "{}\n").unwrap();
+    let request = PolicyTestRequest::new("GET a.test/");
+    let error = explain(&policy, &request, Path::new("")).unwrap_err().to_string();
+    assert!(error.contains("overrides.jsonl: line 1: invalid `key`; correct the line"), "{error}");
 }

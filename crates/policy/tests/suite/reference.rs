@@ -104,7 +104,7 @@ fn policy_with(map: &str, key: &str, mut entries: Map<String, Value>) -> Value {
         "rule" => policy["rules"] = json!([entries]),
         "template" => policy["templates"] = json!({ "api": entries }),
         "admin" | "connections" | "decisions" | "envoy" | "load" | "log" | "metrics" | "observe"
-        | "traces" => {
+        | "overrides" | "traces" => {
             policy[map] = entries;
         }
         "identity" => policy[map] = entries,

@@ -34,7 +34,7 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
                 header_settings,
                 trusted_proxies,
             ) = server;
-            let (traces, metrics, observe) = traced;
+            let (traces, metrics, observe, overrides) = traced;
             let (mut stores, mut rules) = (stores, rules);
             for (index, rule) in rules.iter_mut().enumerate() {
                 rule.name = format!("{} {index}", rule.name);
@@ -54,6 +54,7 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
                 traces,
                 metrics,
                 observe,
+                overrides,
                 stores,
                 trusted_proxies,
                 forwarded_headers: header_settings.1,
@@ -421,7 +422,7 @@ type ServerSection = (
     BTreeMap<String, Upstream>,
     Vec<RouteSpec>,
     AccessLogSpec,
-    (Option<Traces>, Option<Metrics>, Observe),
+    (Option<Traces>, Option<Metrics>, Observe, Option<OverrideLocation>),
     (HeaderStyle, ForwardedHeaders),
     Vec<Prefix>,
 );
@@ -488,7 +489,7 @@ fn server_sections() -> BoxedStrategy<ServerSection> {
         proptest::collection::btree_map(names(), upstreams(), 0..3),
         routes,
         log,
-        (option::of(traces), option::of(metrics), observe_settings()),
+        (option::of(traces), option::of(metrics), observe_settings(), option::of(override_locations())),
         (fields, forwarded_headers),
         vec(prefixes(), 0..3),
     )
@@ -506,6 +507,10 @@ fn respond_actions() -> BoxedStrategy<Respond> {
             .prop_map(|(location, status)| Respond::Redirect { location: location.to_owned(), status }),
     ]
     .boxed()
+}
+
+fn override_locations() -> BoxedStrategy<OverrideLocation> {
+    prop_oneof![Just(OverrideLocation::Store), paths().prop_map(OverrideLocation::File)].boxed()
 }
 
 fn observe_settings() -> BoxedStrategy<Observe> {

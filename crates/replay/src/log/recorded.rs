@@ -3,7 +3,10 @@
 use tidegate_core::{Micros, Quota};
 use tidegate_policy::{
     Policy,
-    model::{KeyDisplay, KeyPart, KeySpec, Match, Network, Observe, PrioritySpec, Quotas, RuleSpec},
+    model::{
+        KeyDisplay, KeyPart, KeySpec, Match, Network, Observe, OverrideLocation, PrioritySpec, Quotas,
+        RuleSpec,
+    },
 };
 
 /// The requests that a gateway has recorded.
@@ -97,6 +100,20 @@ impl RecordedRequests<'_> {
         }
         if self.observe.keys == KeyDisplay::Hashed && has_networks(rule) {
             notes.push("the history has hashed addresses: networks and lists contain no client".to_owned());
+        }
+        if policy.check_overrides(rule).is_ok() {
+            let is_hashed = self.observe.keys == KeyDisplay::Hashed && rule.key != KeySpec::All;
+            match policy.overrides {
+                Some(OverrideLocation::Store) => {
+                    notes.push("the replay does not evaluate overrides that are in the store".to_owned());
+                }
+                _ if is_hashed => {
+                    notes.push(
+                        "the history has hashed clients: overrides of their keys have no effect".to_owned(),
+                    );
+                }
+                _ => {}
+            }
         }
         let quotas = rule.all_quotas();
         notes.extend(
@@ -295,6 +312,20 @@ mod tests {
                 "the history has hashed addresses: networks",
             ),
             (hashed, "key: ip, quota: 5/min", "quota", ""),
+            ("overrides: { file: o.jsonl }", "key: ip, quota: 5/min", "quota", ""),
+            ("overrides: store", "key: ip, quotas: [5/min, 9/h]", "quotas.0", ""),
+            (
+                "overrides: store",
+                "key: ip, quota: 5/min",
+                "quota",
+                "the replay does not evaluate overrides that are in the store",
+            ),
+            (
+                "overrides: { file: o.jsonl }\nobserve: { history: 10, keys: hashed }",
+                "key: ip, quota: 5/min",
+                "quota",
+                "the history has hashed clients: overrides of their",
+            ),
             (
                 "",
                 "key: ip, quota: 1000/day",

@@ -13,8 +13,11 @@ use tidegate_core::Micros;
 use tidegate_limiter::{Clock, KeyId, ManualClock};
 use tidegate_policy::{
     Policy,
-    compile::{Compiler, DryRun, PolicyAdmission, PolicyGate, Prefetch, RuleDecision, RuleResult},
-    model::{KeyPart, KeySpec, Stores},
+    compile::{
+        Compiler, DryRun, OverrideStep, PolicyAdmission, PolicyGate, Prefetch, RuleDecision, RuleResult,
+    },
+    model::{KeyPart, KeySpec, OverrideLocation, Stores},
+    overrides::read_overrides,
 };
 use tidegate_rule::{
     Mode, Rules,
@@ -76,11 +79,14 @@ impl Replay {
     pub fn new(policy: &Policy, base: &Path, start: Micros, memory: u64) -> Result<Self, ReplayError> {
         let mut policy = Policy { stores: Stores::default(), ..policy.clone() };
         policy.rules.iter_mut().for_each(|rule| rule.store = None);
+        policy.overrides.take_if(|stored_in| *stored_in == OverrideLocation::Store);
         let (clock, manual_clock) = Clock::manual();
         // Set the clock first, because counters start at the time of their creation.
         manual_clock.set(start);
         let compiler = Compiler::new(Rules::new()).base(base).clock(clock).memory(memory).ignore_load();
         let gate = compiler.compile(&policy, None)?;
+        let overrides = read_overrides(&policy, start)?;
+        gate.install_overrides(overrides.values().map(|record| (record, OverrideStep::Apply)));
         let keys = policy.rules.iter().enumerate().map(|(index, rule)| {
             let key_id = if rule.key == KeySpec::All { None } else { gate.key_id_of_all(index) };
             let is_address = matches!(rule.key, KeySpec::All | KeySpec::Part(KeyPart::Ip { .. }));

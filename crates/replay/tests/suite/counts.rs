@@ -349,3 +349,24 @@ fn recorded_user_is_the_value_of_a_claim() {
     let other = format!("{identity}\nuser: jwt sub\nrules: [{{ name: each, key: jwt name, quota: 1/h }}]");
     assert!(replay(log.as_bytes(), &other).unwrap_err().to_string().contains("(jwt name)"));
 }
+
+#[test]
+fn overrides_of_the_file_apply_until_they_end() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let file = folder.path().join("overrides.jsonl");
+    std::fs::write(
+        &file,
+        "{\"change\":1,\"time\":\"2024-02-01T00:00:00Z\",\"by\":\"ann\",\"rule\":\"each\",\"key\":\"192.0.2.1\",\
+         \"quota\":\"3/h\",\"until\":\"2024-02-01T12:30:00Z\"}\n",
+    )
+    .unwrap();
+    let times = [0, 1, 2, 3, 5_400, 5_401, 5_402];
+    let log = common_log(&times.map(|at| (at, "192.0.2.1", "GET /", 200)));
+    let policy = format!(
+        "overrides: {{ file: '{}' }}\nrules: [{{ name: each, key: ip, quota: 1/h }}]",
+        file.display()
+    );
+    let stats = replay(log.as_bytes(), &policy).unwrap().stats;
+    // Three under the override, and one an hour and a half later.
+    assert_eq!((stats.admitted, stats.denied), (4, 3));
+}

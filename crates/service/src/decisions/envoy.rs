@@ -116,11 +116,7 @@ fn allowed(active: &ActiveRules, admission: &PolicyAdmission) -> DescriptorResul
     let lowest = decided.min_by_key(|(_, decision)| decision.remaining());
     let limit = lowest.and_then(|(rule, decision)| {
         let view = active.gate.view(rule)?;
-        Some(AppliedLimit {
-            name: view.name().into(),
-            decision,
-            quota: view.quotas().get(decision.quota()).copied(),
-        })
+        Some(AppliedLimit { name: view.name().into(), decision, quota: view.quota_at(decision.quota()) })
     });
     let mut headers = Vec::new();
     if admission.header_style() != HeaderStyle::None {

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::Value;
 use std::borrow::Cow;
-use tidegate_core::{Decision, Micros, Outcome, Quota, Retry, header as field};
+use tidegate_core::{Decision, Micros, Outcome, Retry, header as field};
 use tidegate_http_server::{ApiError, json_response};
 use tidegate_observe::{DenialId, RequestRecorder, RuleOutcome};
 use tidegate_policy::compile::PolicyGate;
@@ -175,7 +175,7 @@ impl<'a> RuleResponse<'a> {
 
     /// Whether the quota that denied never refills.
     fn is_total(&self, denial: &Decision) -> bool {
-        self.query.rule().quotas().get(denial.quota()).is_some_and(Quota::is_total)
+        self.query.quota(denial.quota()).is_some_and(|quota| quota.is_total())
     }
 
     fn detail(&self, denial: &Decision) -> Cow<'static, str> {

@@ -4,8 +4,8 @@ use crate::root;
 use std::{collections::BTreeSet, fs};
 
 /// The methods, and the functions in the source that route them.
-const METHODS: [(&str, &[&str]); 3] =
-    [("GET", &["get", "query_route"]), ("POST", &["post"]), ("DELETE", &["delete"])];
+const METHODS: [(&str, &[&str]); 4] =
+    [("GET", &["get", "query_route"]), ("POST", &["post"]), ("PUT", &["put"]), ("DELETE", &["delete"])];
 
 /// The routes in the source, as `GET /api/v1/denials/ID`.
 fn served_routes() -> BTreeSet<String> {
