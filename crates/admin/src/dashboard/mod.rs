@@ -10,7 +10,7 @@
 //! | `dom.js`, `format.js`, `chart.js` | elements, numbers and charts |
 //! | `language.js`, `chinese.js` | the language of the page, and its texts in Chinese |
 //! | `shape.js`, `quota_result.js` | the drawn traffic of the playground, and its result under a quota |
-//! | `views/` | one file per view; `overload.js` has the panels of load and features |
+//! | `views/` | one file per view; `overload.js` has the panels of load and features, `numbers.js` and `overrides.js` those of a rule |
 //!
 //! The dashboard uses only the endpoints in `docs/admin-api.md`.
 
@@ -41,7 +41,7 @@ macro_rules! assets {
     };
 }
 
-const ASSETS: [Asset; 27] = assets! {
+const ASSETS: [Asset; 28] = assets! {
     "/" PAGE "index.html",
     "/dashboard/alerts.js" SCRIPT "alerts.js",
     "/dashboard/api.js" SCRIPT "api.js",
@@ -63,6 +63,7 @@ const ASSETS: [Asset; 27] = assets! {
     "/dashboard/views/keys.js" SCRIPT "views/keys.js",
     "/dashboard/views/numbers.js" SCRIPT "views/numbers.js",
     "/dashboard/views/overload.js" SCRIPT "views/overload.js",
+    "/dashboard/views/overrides.js" SCRIPT "views/overrides.js",
     "/dashboard/views/playground.js" SCRIPT "views/playground.js",
     "/dashboard/views/policy.js" SCRIPT "views/policy.js",
     "/dashboard/views/rule.js" SCRIPT "views/rule.js",

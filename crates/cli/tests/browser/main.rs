@@ -53,6 +53,7 @@ fn dashboard_works_in_a_browser() {
         "changes.test.js",
         "promotion.test.js",
         "overload.test.js",
+        "overrides.test.js",
         "lifecycle.test.js",
         "report.test.js",
     ]);

@@ -6,6 +6,7 @@ import { bytes, count, duration, factor, quota, rate, share, word } from '../for
 import { join, plural, t } from '../language.js';
 import { topKeys } from './keys.js';
 import { numbers as settableNumbers } from './numbers.js';
+import { overrides as ruleOverrides } from './overrides.js';
 import { LABELS, NAMES, latencyNote, perSecond, tiles, ruleStates, windowSelect } from './traffic.js';
 import { OUTCOMES, recent } from '../live.js';
 
@@ -34,6 +35,7 @@ export function rule(page) {
   const times = h('p', { class: 'note' });
   const numbers = tiles(LABELS);
   const settable = settableNumbers(page, name);
+  const overridden = ruleOverrides(page, name);
   const made = h('div');
   const reasons = h('div');
   const costs = h('div');
@@ -62,6 +64,7 @@ export function rule(page) {
     h('div', { class: 'pair' }, panel(t('Settings'), made), panel(t('Denial reasons'), reasons)),
     costPanel,
     settable.element,
+    overridden.element,
     panel(t('Top keys'), holder),
   );
   root.append(h('div', { class: 'title' }, h('h1', {}, name), chips, windowSelect(live)), gone, body);
@@ -82,6 +85,7 @@ export function rule(page) {
       setText(times, latencySummary(rule.latency));
       follow(snapshot, rule.mode);
       settable.snapshot(snapshot);
+      overridden.snapshot();
       costPanel.hidden = !rule.settlements;
       if (rule.settlements) costs.replaceChildren(definitionList(costParts(rule.settlements)));
       const { counts, latency, settlements, ...rest } = rule;
@@ -98,6 +102,7 @@ export function rule(page) {
     close: () => {
       top?.close();
       settable.close();
+      overridden.close();
     },
   };
 }
