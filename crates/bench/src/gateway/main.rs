@@ -7,6 +7,7 @@ mod event_streams;
 mod jwt;
 mod large_body;
 mod memory;
+mod overrides;
 mod p99;
 mod paced;
 mod throughput;
@@ -43,6 +44,7 @@ const SUITE: Suite = Suite {
         BenchCase { name: "redis-three", about: throughput::REDIS_ABOUT, target: AtLeast(0.5), measure: throughput::measure_redis_three },
         BenchCase { name: "sse-settle", about: event_streams::ABOUT, target: AtMost(1.10), measure: event_streams::measure },
         BenchCase { name: "jwt", about: jwt::ABOUT, target: AtLeast(0.90), measure: jwt::measure },
+        BenchCase { name: "overrides-1m", about: overrides::ABOUT, target: AtLeast(0.95), measure: overrides::measure },
         BenchCase { name: "idle-memory", about: memory::IDLE_ABOUT, target: AtMost(1.3), measure: memory::measure_idle },
         BenchCase { name: "slow-readers", about: memory::SLOW_ABOUT, target: AtMost(1.5), measure: memory::measure_slow_readers },
         BenchCase { name: "bandwidth-worst-second", about: worst_second::ABOUT, target: AtMost(1.05), measure: worst_second::measure },

@@ -8,4 +8,7 @@ pub use http2_load::run_h2load;
 pub use servers::{
     BenchServer, CIPHER_SUITE, ClientProtocol, NginxSettings, REQUEST, RESPONSE_END, exchange, serve,
 };
-pub use wrk::{ExpectedStatus, WrkRun, compare_servers, compare_throughput, run_wrk, run_wrk_with_headers};
+pub use wrk::{
+    ExpectedStatus, WrkRun, compare_servers, compare_throughput, run_wrk, run_wrk_with_headers,
+    run_wrk_with_script,
+};

@@ -2,7 +2,7 @@
 
 use super::BenchServer;
 use crate::{BenchResult, interleaved::median, process::LOAD_CORE, suite::Measurement};
-use std::process::Command;
+use std::{path::Path, process::Command};
 
 /// The expected status of the responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,11 +69,33 @@ pub fn run_wrk_with_headers(
     headers: &[String],
     answers: ExpectedStatus,
 ) -> BenchResult<WrkRun> {
+    let mut command = wrk_command();
+    command.args(headers.iter().flat_map(|header| ["-H", header.as_str()]));
+    run_wrk_command(&mut command, server, answers)
+}
+
+/// Like [`run_wrk`], with the requests of a script in Lua.
+pub fn run_wrk_with_script(
+    server: &BenchServer,
+    answers: ExpectedStatus,
+    script: &Path,
+) -> BenchResult<WrkRun> {
+    run_wrk_command(wrk_command().arg("-s").arg(script), server, answers)
+}
+
+fn wrk_command() -> Command {
+    let mut command = Command::new("taskset");
+    command.args(["-c", LOAD_CORE, "wrk"]);
+    command
+}
+
+fn run_wrk_command(
+    command: &mut Command,
+    server: &BenchServer,
+    answers: ExpectedStatus,
+) -> BenchResult<WrkRun> {
     let url = format!("{}://{}/", server.scheme, server.address);
-    let output = Command::new("taskset")
-        .args(["-c", LOAD_CORE, "wrk", "-t1", "-c64", "-d1s", &url])
-        .args(headers.iter().flat_map(|header| ["-H", header.as_str()]))
-        .output()?;
+    let output = command.args(["-t1", "-c64", "-d1s", &url]).output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let number = |before: &str, after: &str| {
         let line =
