@@ -25,6 +25,7 @@ pub use matching::{
 };
 pub use observe::{KeyDisplay, Metrics, Observe};
 pub use overrides::OverrideLocation;
+pub(crate) use rule::MIN_PLAIN_SIZE;
 pub use rule::{
     AccessSpec, AdaptiveSpec, BandwidthRate, BandwidthSpec, BreakerSpec, BreakerWindow, ChargeSpec,
     PrioritySpec, QueueOrder, QueueSpec, Quotas, RuleEnforcement, RuleSpec, SettleSource, SettleSpec,

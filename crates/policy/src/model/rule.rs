@@ -303,6 +303,9 @@ impl BandwidthRate {
     }
 }
 
+/// The parser accepts this size, and larger ones, only as plain numbers: it reads others as an amount of a quota.
+pub(crate) const MIN_PLAIN_SIZE: u64 = LARGEST_EXACT / 3;
+
 impl From<Quota> for BandwidthRate {
     fn from(quota: Quota) -> Self {
         Self { quota, after: 0 }
@@ -315,8 +318,7 @@ impl fmt::Display for BandwidthRate {
         self.quota.fmt(f)?;
         match self.after {
             0 => Ok(()),
-            // The parser accepts larger sizes only as plain numbers.
-            LARGEST_EXACT.. => write!(f, " after {}", self.after),
+            MIN_PLAIN_SIZE.. => write!(f, " after {}", self.after),
             after => write!(f, " after {}", RateUnit::Bytes.display(after)),
         }
     }

@@ -3,7 +3,7 @@
 use super::PolicyReader;
 use crate::{
     map_schema::OutputValue,
-    model::BandwidthRate,
+    model::{BandwidthRate, MIN_PLAIN_SIZE},
     source::{SourceSpan, SyntaxKey, SyntaxNode, SyntaxValue, truncate},
 };
 use std::{
@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 use tidegate_access::BanRule;
-use tidegate_core::{LARGEST_EXACT, Micros, Percent, Quota, QuotaError, RateUnit, SettingError, suggest};
+use tidegate_core::{Micros, Percent, Quota, QuotaError, RateUnit, SettingError, suggest};
 use tidegate_limiter::FailureMode;
 use tidegate_overload::ScheduleError;
 
@@ -431,8 +431,7 @@ pub(super) fn write_size(bytes: &u64) -> OutputValue {
     const KIB: u64 = 1 << 10;
     const MIB: u64 = 1 << 20;
     match *bytes {
-        // The parser accepts larger sizes only as plain numbers.
-        0 | LARGEST_EXACT.. => OutputValue::Number(*bytes),
+        0 | MIN_PLAIN_SIZE.. => OutputValue::Number(*bytes),
         bytes if bytes.is_multiple_of(MIB) => OutputValue::text(format!("{}MiB", bytes / MIB)),
         bytes if bytes.is_multiple_of(KIB) => OutputValue::text(format!("{}KiB", bytes / KIB)),
         bytes => OutputValue::Number(bytes),

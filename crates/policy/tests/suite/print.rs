@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use proptest::{collection::vec, prelude::*};
-use tidegate_policy::{Policy, PolicyFormat};
+use tidegate_core::{LARGEST_EXACT, Quota};
+use tidegate_policy::{Policy, PolicyFormat, model::BandwidthRate};
 use tidegate_testkit::strategy::runner_with_cases;
 
 #[test]
@@ -23,6 +24,19 @@ fn printed_policies_round_trip() {
         Ok(())
     };
     runner_with_cases(400).run(&crate::strategies::policies(), property).unwrap();
+}
+
+/// A size with a unit is read as an amount of a quota, which must be smaller.
+#[test]
+fn large_sizes_are_printed_as_plain_numbers() {
+    let third = LARGEST_EXACT / 3;
+    for (after, printed) in
+        [(third - 1, "3002.399751580329TB"), (third, "3002399751580330"), (third + 1, "3002399751580331")]
+    {
+        let rate = BandwidthRate { after, ..BandwidthRate::from("10B/s".parse::<Quota>().unwrap()) };
+        assert_eq!(rate.to_string(), format!("10B/s after {printed}"));
+        assert_eq!(rate.to_string().parse(), Ok(rate));
+    }
 }
 
 #[test]
