@@ -43,7 +43,7 @@ impl MiddlewareHandler for RequestAccess {
         let access = self.check(&ActixRequestHead::new(&request));
         let decision = match access {
             Ok(client) => admit(self.options(), request, client),
-            Err(denied) => MiddlewareDecision::Respond(respond(request, denied.response)),
+            Err(denied) => MiddlewareDecision::Respond(respond(request, self.response(denied))),
         };
         PermitResponseFuture::immediate(&**inner, decision)
     }

@@ -169,8 +169,8 @@ pub enum Action {
     Forward(UpstreamId),
     /// Send this response without forwarding.
     Respond(LocalReply),
-    /// Send this response without forwarding. Several requests share it.
-    RespondShared(Arc<SharedReply>),
+    /// Send this response without forwarding. It shares its text with others.
+    RespondShared(SharedReply),
     /// Close the connection without a response.
     Drop,
 }

@@ -8,6 +8,7 @@ use super::{
     shard::Sampled,
 };
 use std::{fmt, net::IpAddr, sync::Arc};
+use tidegate_access::AccessDecision;
 use tidegate_core::{Decision, Micros, Outcome, Quota, Retry, header::ceil_seconds};
 use tidegate_policy::{
     compile::{PolicyAdmission, PolicyGate, PolicyRejection, PolicyResult, RejectAction, RuleResult},
@@ -15,7 +16,8 @@ use tidegate_policy::{
     model::{KeyDisplay, Observe},
 };
 use tidegate_rule::{
-    ProblemDetails, RejectionResponse, is_in_rollout, key_hash,
+    Hole, NumberForm, RejectionNumbers, RejectionResponse, RejectionTemplate, SharedRejection, is_in_rollout,
+    key_hash,
     request::{KeyValue, RequestHead, normalize_host},
 };
 
@@ -25,6 +27,8 @@ pub struct RequestRecorder {
     /// The counters of the policy.
     pub counters: Arc<PolicyCounters>,
     settings: Observe,
+    /// The response to requests that an operator ban applies to.
+    banned: Arc<RejectionTemplate>,
 }
 
 impl RequestRecorder {
@@ -35,7 +39,16 @@ impl RequestRecorder {
         settings: &Observe,
     ) -> Arc<Self> {
         let counters = observer.new_counters(names, settings);
-        Arc::new(Self { observer: observer.clone(), counters, settings: settings.clone() })
+        let numbers = RejectionNumbers::default();
+        let render = |form| RejectionResponse::access_denied(AccessDecision::Banned(Micros::ZERO), form);
+        let template = RejectionTemplate::new(render, &numbers.with(Hole::RETRY_AFTER, 1));
+        let banned = template.unwrap_or_else(|| RejectionTemplate::fixed(render(NumberForm::Digits)));
+        Arc::new(Self {
+            observer: observer.clone(),
+            counters,
+            settings: settings.clone(),
+            banned: banned.into(),
+        })
     }
 
     /// Whether single requests are recorded.
@@ -89,7 +102,7 @@ impl RequestRecorder {
         let view = gate.view(rejection.index);
         let key = view.and_then(|rule| rule.key_for(head));
         let status = match &rejection.action {
-            RejectAction::Response(response) => Some(response.final_status()),
+            RejectAction::Response(response) => Some(response.status()),
             RejectAction::Upstream(_) | RejectAction::Drop => None,
         };
         self.record_request_denial(gate, head, |denial| DenialRecord {
@@ -112,7 +125,7 @@ impl RequestRecorder {
         &self,
         request: &RequestView<'_>,
         gate: &PolicyGate,
-    ) -> Option<(RejectionResponse, Option<DenialId>)> {
+    ) -> Option<(SharedRejection, Option<DenialId>)> {
         let (ban, left) = self.observer.bans.check(request, gate)?;
         Some(self.banned_response((ban.target(), left), gate, request.head()))
     }
@@ -123,14 +136,11 @@ impl RequestRecorder {
         (target, left): (&BanTarget, Micros),
         gate: &PolicyGate,
         head: &dyn RequestHead,
-    ) -> (RejectionResponse, Option<DenialId>) {
-        let mut problem =
-            ProblemDetails { detail: "temporarily banned", ..ProblemDetails::new(403, "Forbidden") };
-        let denial = self.record_banned((target, left), problem.status, gate, head);
-        let instance = denial.as_ref().map(DenialId::uri);
-        problem.instance = instance.as_deref();
-        let retry_after = ceil_seconds(left).to_string();
-        (RejectionResponse::from_problem(&problem).header("retry-after", retry_after), denial)
+    ) -> (SharedRejection, Option<DenialId>) {
+        let numbers = RejectionNumbers::default().with(Hole::RETRY_AFTER, ceil_seconds(left));
+        let rejection = SharedRejection::new(self.banned.clone(), numbers);
+        let denial = self.record_banned((target, left), rejection.status(), gate, head);
+        (rejection, denial)
     }
 
     /// Counts and records a request of a client that an operator has banned.

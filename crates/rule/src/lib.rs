@@ -64,14 +64,18 @@ pub mod site;
 pub use context::RequestContext;
 pub use gate::{
     BodyCost, ChargePolicy, Evaluation, Gate, KeyQueue, LimitDecision, LimitOutcome, LimitQueue,
-    LimitSelection, PendingEvaluation, PolicyFields, PreparedCheck, QueueGuard, RequestLimit, RequestPermits,
-    ResponseValues, RunMode, SettledCost, StatedCost, Verdict, is_in_rollout, key_hash, measure_wait,
+    LimitSelection, PendingEvaluation, PolicyFields, PreparedCheck, QueueGuard, RejectionShape, RequestLimit,
+    RequestPermits, ResponseValues, RunMode, SettledCost, StatedCost, Verdict, is_in_rollout, key_hash,
+    measure_wait,
 };
 pub use limited::{FromLimited, Limited};
 pub use metered_store::StoreStatus;
 pub use mode::Mode;
 pub use permit::RulePermit;
-pub use rejection::{HeaderStyle, ProblemDetails, ProblemMember, RejectionResponse};
+pub use rejection::{
+    HeaderStyle, Hole, NumberForm, ProblemDetails, ProblemMember, RejectionNumbers, RejectionResponse,
+    RejectionTemplate, SharedRejection,
+};
 pub use rule::Rule;
 pub use rule_config::RuleConfig;
 pub use rule_update::{ConnectStore, StoreConnection};

@@ -49,7 +49,8 @@ where
             }
             Err(denied) => {
                 let protocol = ResponseProtocol::detect(&request);
-                PermitFuture::respond(protocol.respond(denied.response, denied.reason, denied.retry_after))
+                let response = self.settings.response(denied);
+                PermitFuture::respond(protocol.respond(response, denied.reason(), denied.retry_after()))
             }
         }
     }

@@ -141,14 +141,24 @@ impl PolicyField {
 
     /// Writes the item for `RateLimit` from computed numbers.
     pub fn write_item(&self, out: &mut impl fmt::Write, left: Remaining) -> fmt::Result {
+        self.write_item_with(out, left, |out, number| write_number(out, number))
+    }
+
+    /// The same, with a function that writes the numbers: the remaining amount, and then the seconds, if they are known.
+    pub fn write_item_with<W: fmt::Write>(
+        &self,
+        out: &mut W,
+        left: Remaining,
+        mut write: impl FnMut(&mut W, u64) -> fmt::Result,
+    ) -> fmt::Result {
         let Remaining { remaining, refill_after: more_after } = left;
         out.write_str(self.policy.get(..self.name_len).unwrap_or_default())?;
         out.write_str(";r=")?;
-        write_number(out, remaining)?;
+        write(out, remaining)?;
         match more_after {
             Some(more) => {
                 out.write_str(";t=")?;
-                write_number(out, more)
+                write(out, more)
             }
             None => Ok(()),
         }

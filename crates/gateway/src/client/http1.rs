@@ -77,11 +77,9 @@ struct RequestInfo {
 }
 
 impl RequestInfo {
-    /// Whether the client speaks HTTP/1.1, gets the body of the response, and keeps the connection.
-    fn allows_shared_head(self) -> bool {
-        self.version == Version::HTTP_11
-            && self.method == MethodKind::Other
-            && self.keep_alive == KeepAlive::Yes
+    /// Whether the client speaks HTTP/1.1, and gets the body of the response.
+    fn allows_shared_text(self) -> bool {
+        self.version == Version::HTTP_11 && self.method == MethodKind::Other
     }
 }
 
@@ -215,9 +213,9 @@ impl Http1Connection {
         let body = IncomingBody::Http1(ClientBody::new(&self.transport));
         let mut future = proxy::serve_request(self.client.clone(), request, body);
         if let ProxyFuture::Shared(response) = &mut future
-            && info.allows_shared_head()
+            && info.allows_shared_text()
         {
-            *response = response.take().and_then(|response| self.write_shared(response));
+            *response = response.take().and_then(|response| self.write_shared(response, info.keep_alive));
             if response.is_none() {
                 return;
             }
@@ -225,17 +223,21 @@ impl Http1Connection {
         self.state = ConnectionState::Exchange(future, info);
     }
 
-    /// Writes a response that shares its head with others. Returns it if it must be built.
-    fn write_shared(&mut self, response: SharedResponse) -> Option<SharedResponse> {
+    /// Writes a response that shares its text with others. Returns it if it must be built.
+    fn write_shared(&mut self, response: SharedResponse, keep_alive: KeepAlive) -> Option<SharedResponse> {
         let mut transport = self.transport.borrow_mut();
         let date = self.client.worker.date.borrow();
-        let response = response.write(transport.output.bytes_mut(), date.as_bytes());
+        let connection: &[u8] = match keep_alive {
+            KeepAlive::Yes => b"",
+            KeepAlive::No => CONNECTION_CLOSE,
+        };
+        let response = response.write(transport.output.bytes_mut(), connection, date.as_bytes());
         if response.is_none() {
             transport.expectation = Expectation::None;
             self.state = ConnectionState::Response(ResponseInProgress {
                 body: None,
                 writer: BodyWriter::Length(0),
-                keep_alive: KeepAlive::Yes,
+                keep_alive,
             });
         }
         response
@@ -289,7 +291,7 @@ impl Http1Connection {
         }
         extra[1] = match (request.version, is_closing, connection.is_some()) {
             (_, _, true) => b"",
-            (_, true, _) => b"connection: close\r\n",
+            (_, true, _) => CONNECTION_CLOSE,
             (Version::HTTP_10, false, _) => b"connection: keep-alive\r\n",
             (_, false, _) => b"",
         };
@@ -425,6 +427,8 @@ impl ResponseInProgress {
 
 /// The client does not get the complete response.
 struct ResponseAborted;
+
+const CONNECTION_CLOSE: &[u8] = b"connection: close\r\n";
 
 fn is_continue(expect: &[u8]) -> bool {
     expect.eq_ignore_ascii_case(b"100-continue")

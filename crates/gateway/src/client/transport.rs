@@ -227,6 +227,18 @@ impl ClientBody {
         self.decoder.as_ref()?.remaining()
     }
 
+    /// Drops the rest of the body, if its length is known and all of it was received.
+    pub(crate) fn discard_received(&mut self) {
+        let mut transport = self.transport.borrow_mut();
+        let remaining = self.decoder.as_ref().and_then(BodyDecoder::remaining);
+        let Some(length) = remaining.and_then(|length| usize::try_from(length).ok()) else { return };
+        if length <= transport.input().len() {
+            transport.advance(length);
+            transport.request_body = RequestBodyState::Complete;
+            self.decoder = Some(BodyDecoder::for_request(BodyFraming::None));
+        }
+    }
+
     /// Polls for the next frame.
     pub(crate) fn poll_frame(&mut self, context: &mut Context<'_>) -> PolledFrame {
         let Some(decoder) = &mut self.decoder else { return Poll::Ready(Some(Err(InvalidClientBody))) };

@@ -3,11 +3,10 @@
 use super::log_note;
 use crate::{
     Action, Config, ConnectionInfo, FilterContext, FilterDecision, FilterResult, LocalReply, LogNote,
-    ParsedBody, Rates, RequestFilter, ResponseCopy, ResponseReader, UpstreamId,
+    ParsedBody, Rates, RequestFilter, ResponseCopy, ResponseReader, SharedReply, UpstreamId,
     events::{CostNotStated, RequestBodyNotParsed},
     fallback_cache::{CacheableRequest, FallbackCache},
     http1::ParsedResponse,
-    local_reply::ReplyCache,
 };
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -32,7 +31,7 @@ use tidegate_policy::{
     model::{AccessLogFormat, RouteAction},
 };
 use tidegate_rule::{
-    Evaluation, HeaderStyle, RejectionResponse, RequestPermits, ResponseValues, SettledCost,
+    Evaluation, HeaderStyle, RejectionResponse, RequestPermits, ResponseValues, SettledCost, SharedRejection,
     body::JsonPointer, request::RequestHead,
 };
 
@@ -44,21 +43,21 @@ pub(crate) struct PolicyFilter {
 /// A compiled policy, with the upstream ids of its routes.
 pub(super) struct ActivePolicy {
     gate: PolicyGate,
-    /// The upstream of each route, by index; `None` if the gateway responds.
-    routes: Vec<Option<UpstreamId>>,
+    /// The target of each route, by index; `None` if it depends on the request.
+    routes: Vec<Option<RouteTarget>>,
     /// The names of the upstreams, sorted, by their ids.
     upstreams: Vec<String>,
     /// Whether decisions are reported in an access log or traces.
     has_notes: bool,
     recorder: Arc<RequestRecorder>,
     cache: Arc<FallbackCache>,
-    replies: ReplyCache,
     /// Whether a body was not parsed, and whether a response stated no cost.
     has_unparsed_bodies: AtomicBool,
     has_unstated_costs: AtomicBool,
 }
 
 /// The target of an admitted request.
+#[derive(Clone)]
 enum RouteTarget {
     Upstream(UpstreamId),
     Respond(RejectAction),
@@ -244,7 +243,13 @@ impl ActivePolicy {
         cache: Arc<FallbackCache>,
     ) -> Self {
         let has_notes = config.log.format != AccessLogFormat::None || config.traces.is_some();
-        let routes = gate.routes().iter().map(|route| config.upstream_id(route.upstream()?)).collect();
+        let target = |action: &RouteAction| match action {
+            RouteAction::Forward(upstream) => config.upstream_id(upstream).map(RouteTarget::Upstream),
+            RouteAction::Respond(respond) => {
+                RejectAction::for_all_requests(respond).map(RouteTarget::Respond)
+            }
+        };
+        let routes = gate.routes().iter().map(|route| target(&route.action)).collect();
         let upstreams = config.upstreams.keys().cloned().collect();
         Self {
             gate,
@@ -253,7 +258,6 @@ impl ActivePolicy {
             has_notes,
             recorder,
             cache,
-            replies: ReplyCache::default(),
             has_unparsed_bodies: AtomicBool::new(false),
             has_unstated_costs: AtomicBool::new(false),
         }
@@ -310,7 +314,7 @@ impl ActivePolicy {
     fn route(&self, request: &RequestView<'_>) -> RouteTarget {
         let Some(index) = self.gate.find_route_index(request) else { return RouteTarget::None };
         match (self.routes.get(index), self.gate.routes().get(index).map(|route| &route.action)) {
-            (Some(Some(target)), _) => RouteTarget::Upstream(*target),
+            (Some(Some(target)), _) => target.clone(),
             (_, Some(RouteAction::Respond(respond))) => {
                 RouteTarget::Respond(RejectAction::for_route(respond, request))
             }
@@ -399,18 +403,18 @@ impl ActivePolicy {
                 }
                 match route.into_action() {
                     Action::Respond(reply) => context.respond(reply),
+                    Action::RespondShared(reply) if !matches!(context.state, ContextState::Free) => {
+                        context.respond(reply.to_reply())
+                    }
                     action => action,
                 }
             }
             PolicyResult::Rejected(rejection) => match (cached, rejection.action) {
                 (Some(CacheLookup::Hit(response)), _) => context.respond(response),
-                (_, RejectAction::Response(mut response)) => match context.denial() {
-                    Some(id) => {
-                        Arc::make_mut(&mut response).set_instance(&id.uri());
-                        context.respond((&*response).into())
-                    }
-                    None => Action::RespondShared(self.replies.get_or_convert(&response)),
-                },
+                (_, RejectAction::Response(rejection)) => {
+                    let reply = SharedReply::from(rejection).with_denial(context.denial().cloned());
+                    Action::RespondShared(reply)
+                }
                 (_, RejectAction::Upstream(name)) => {
                     match self.upstreams.binary_search_by(|one| one.as_str().cmp(&name)) {
                         Ok(index) => Action::Forward(UpstreamId(index)),
@@ -456,18 +460,19 @@ impl ActivePolicy {
     #[cold]
     fn reject_banned(
         &self,
-        (response, denial): (RejectionResponse, Option<DenialId>),
+        (rejection, denial): (SharedRejection, Option<DenialId>),
         received_at: Micros,
         head: &HttpRequestHead<'_>,
     ) -> FilterDecision {
         let id = denial.as_ref().map(|id| id.0.clone());
+        let reply = SharedReply::from(rejection).with_denial(denial.clone());
         let telemetry = self.telemetry(received_at, Vec::new(), denial, Some(head));
-        let mut context =
+        let context =
             PolicyContext { state: ContextState::Free, cached_request: None, telemetry, costs: Vec::new() };
         let note = self.has_notes.then(|| {
             Box::new(LogNote { decision: Some("banned".to_owned()), denial: id, ..LogNote::default() })
         });
-        FilterDecision { action: context.respond((&response).into()), context: context.boxed(), note }
+        FilterDecision { action: Action::RespondShared(reply), context: context.boxed(), note }
     }
 }
 
@@ -477,7 +482,7 @@ impl RouteTarget {
         match self {
             Self::Upstream(target) => Action::Forward(target),
             Self::Respond(RejectAction::Drop) => Action::Drop,
-            Self::Respond(RejectAction::Response(response)) => Action::Respond((&*response).into()),
+            Self::Respond(RejectAction::Response(rejection)) => Action::RespondShared(rejection.into()),
             Self::Respond(RejectAction::Upstream(_)) | Self::None => Action::Respond(no_route()),
         }
     }

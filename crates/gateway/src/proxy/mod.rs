@@ -54,7 +54,7 @@ pub(crate) struct ConnectionDropped;
 pub(crate) enum ProxyFuture {
     /// The response is ready.
     Ready(Option<ProxyResult>),
-    /// The response is ready, and shares its head and its body with others.
+    /// The response is ready, and shares its text with others.
     Shared(Option<SharedResponse>),
     /// The request is in flight to a server.
     InFlight(Option<Box<InFlightExchange>>),
@@ -180,7 +180,7 @@ impl Exchange {
         mut self,
         decision: FilterDecision,
         mut request: ParsedRequest,
-        incoming: IncomingBody,
+        mut incoming: IncomingBody,
     ) -> ProxyFuture {
         let client = self.body.client.clone();
         self.body.telemetry.on_decision(decision.note);
@@ -193,6 +193,9 @@ impl Exchange {
             }
             Action::RespondShared(reply) => {
                 let response = SharedResponse { reply, id: self.id, body: self.body };
+                if !request.fields.contains(b"expect") {
+                    incoming.discard_received();
+                }
                 if incoming.is_end_stream() {
                     client.worker.heads.give_request(request);
                     return ProxyFuture::Shared(Some(response));

@@ -123,6 +123,13 @@ impl IncomingBody {
         }
     }
 
+    /// Drops a body that was received with its head, or completely for the rules.
+    pub(super) fn discard_received(&mut self) {
+        if let Self::Http1(body) = self {
+            body.discard_received();
+        }
+    }
+
     pub(super) fn poll_frame(
         &mut self,
         context: &mut Context<'_>,

@@ -23,6 +23,7 @@ use tidegate_gateway::{
 };
 use tidegate_observe::ResponseOrigin;
 use tidegate_policy::head::ParsedRequest;
+use tidegate_rule::{RejectionResponse, SharedRejection};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -536,9 +537,8 @@ async fn filter_responds_drops_forwards_and_replaces_response() {
 #[tokio::test]
 async fn shared_reply_is_the_same_for_every_form_of_request() {
     let server = TestBackend::start_echo().await;
-    let response = Response::builder().status(429).header("retry-after", "7");
-    let reply = LocalReply::from(response.body(Bytes::from_static(b"wait")).unwrap());
-    let reply = Arc::new(SharedReply::from(reply));
+    let rejection = RejectionResponse::new(429).header("retry-after", "7").text("wait");
+    let reply = SharedReply::from(SharedRejection::from(rejection));
     let filter = move |_: &ParsedRequest| Action::RespondShared(reply.clone());
     let gateway = InProcessGateway::start_with_filter(test_config(&[&server]), filter).await;
 
@@ -585,7 +585,7 @@ async fn shared_reply_is_the_same_for_every_form_of_request() {
         assert_eq!(client.read_exact(4).await, b"wait");
     }
     names.dedup();
-    assert_eq!(names, [["content-length", "date", "retry-after", "x-request-id"]]);
+    assert_eq!(names, [["content-length", "content-type", "date", "retry-after", "x-request-id"]]);
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), 9);

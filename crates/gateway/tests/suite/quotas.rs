@@ -30,7 +30,7 @@ impl RequestFilter for QuotaFilter {
         let action = match result {
             PolicyResult::Admitted(_) => Action::Forward(self.app),
             PolicyResult::Rejected(rejection) => match rejection.action {
-                RejectAction::Response(response) => Action::Respond((&*response).into()),
+                RejectAction::Response(rejection) => Action::RespondShared(rejection.into()),
                 _ => panic!("the rule responds"),
             },
         };

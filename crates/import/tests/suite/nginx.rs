@@ -114,7 +114,7 @@ impl NginxComparison {
                 200
             }
             PolicyResult::Rejected(refusal) => match &refusal.action {
-                RejectAction::Response(answer) => answer.status,
+                RejectAction::Response(answer) => answer.status(),
                 other => panic!("{other:?}"),
             },
         }

@@ -10,18 +10,21 @@ use super::{
     PolicyGate, PolicyGateInner,
     guards::{CompiledRule, GuardPermit, GuardRejection},
     identity::{CredentialKinds, CredentialProblem, Unauthenticated},
-    reject::{RejectAction, RejectionKey, RenderedDenial},
+    reject::{
+        RejectAction, RejectionCause, RejectionKey, RejectionText, RetryTime, build_response, choose_body,
+    },
 };
 use crate::matching::RequestView;
 use std::{cell::Cell, fmt, future::ready, mem, sync::Arc, time::Duration};
 use tidegate_access::AccessDecision;
 use tidegate_bandwidth::Bandwidth;
-use tidegate_core::{Decision, Micros, Quota};
+use tidegate_core::{Decision, Micros, Quota, header::ceil_seconds};
 use tidegate_limiter::{KeyId, WaitError};
 use tidegate_overload::{CallError, CallOutcome, CallPermit, Rejection, error_rate::KeyedErrorRate};
 use tidegate_rule::{
-    Evaluation, HeaderStyle, LimitDecision, LimitOutcome, LimitSelection, Limited, Mode, PendingEvaluation,
-    RejectionResponse, RequestPermits, Rule, RunMode, Verdict, measure_wait,
+    Evaluation, Gate, HeaderStyle, Hole, LimitDecision, LimitOutcome, LimitSelection, Limited, Mode,
+    NumberForm, PendingEvaluation, RejectionNumbers, RejectionResponse, RejectionTemplate, RequestPermits,
+    Rule, RunMode, SharedRejection, Verdict, measure_wait,
     middleware::{AccessDenied, AdmittedClient, classify_client},
     request::{KeyValue, RequestHead, ResponseHead},
 };
@@ -227,7 +230,7 @@ pub(super) enum RuleRejection {
     Unauthenticated(Unauthenticated),
     /// The address sent too many invalid credentials. The next attempt is possible after this time.
     InvalidCredentials(Duration),
-    Access(Box<AccessDenied>),
+    Access(AccessDenied),
     Guard(GuardRejection),
     Limit(RejectReason),
 }
@@ -451,7 +454,7 @@ impl RuleRejection {
         match self {
             Self::DuplicateKey => RejectReason::NoKey,
             Self::Unauthenticated(_) | Self::InvalidCredentials(_) => RejectReason::Unauthenticated,
-            Self::Access(denied) if denied.retry_after.is_some() => RejectReason::Banned,
+            Self::Access(denied) if denied.retry_after().is_some() => RejectReason::Banned,
             Self::Access(_) => RejectReason::DenyListed,
             Self::Guard(GuardRejection::Immediate(Rejection::FeatureOff)) => RejectReason::FeatureOff,
             Self::Guard(_) => RejectReason::Overloaded,
@@ -474,84 +477,145 @@ impl RuleRejection {
         admission: &PolicyAdmission,
         accept: Option<&[u8]>,
     ) -> Box<PolicyRejection> {
-        let inner = &admission.gate.inner;
-        let rule = inner.rules.get(index);
-        let mut name: Option<Arc<str>> = None;
-        let (mut retry_after, mut decision) = (None, None);
-        let action_of = |default| match rule {
-            Some(rule) => RejectAction::for_rule(&rule.source.on_limit, default, accept),
-            None => default.into(),
+        let (rule, verdict) = (admission.gate.inner.rules.get(index), &admission.verdict);
+        let denial = match self {
+            Self::Limit(_) => verdict.denial(),
+            _ => None,
         };
-        let action = match self {
-            Self::DuplicateKey => action_of(RejectionResponse::duplicate_key()),
-            Self::Unauthenticated(Unauthenticated { challenge, .. }) => action_of(match challenge {
-                Some(challenge) => RejectionResponse::unauthorized(challenge),
-                None => RejectionResponse::no_client_certificate(),
-            }),
-            Self::InvalidCredentials(wait) => {
-                retry_after = Some(*wait);
-                action_of(RejectionResponse::invalid_credentials(*wait))
-            }
-            Self::Access(denied) => {
-                retry_after = denied.retry_after;
-                action_of(denied.response.clone())
-            }
-            Self::Guard(rejection) => {
-                let limited = rejection.to_limited(rule);
-                retry_after = limited.retry_after();
-                let response = RejectionResponse::from(&limited);
-                action_of(match response.get("retry-after") {
-                    Some(_) => response,
-                    None => response.header("retry-after", "1"),
-                })
-            }
-            Self::Limit(_) => {
-                let (gate, verdict) = (&inner.gate, &admission.verdict);
-                retry_after = verdict.retry_after();
-                let denial = verdict.denial();
-                let render = || RenderedDenial {
-                    rule: denial
-                        .and_then(|denial| denial.rule(gate))
-                        .map_or_else(|| rule.map_or("", CompiledRule::name).into(), Rule::shared_name),
-                    quota: denial.and_then(|denial| denial.quota(gate)),
-                    action: action_of(gate.rejection_response(verdict)),
-                };
-                let key = verdict.single().zip(rule);
-                let key =
-                    key.and_then(|(denial, rule)| RejectionKey::new(denial, gate, &rule.source.on_limit));
-                let rendered = match key {
-                    Some(key) => inner.rejections.get_or_render(key, render),
-                    None => render(),
-                };
-                name = Some(rendered.rule);
-                decision = denial.and_then(|denial| Some((*denial.decision()?, rendered.quota)));
-                rendered.action
-            }
-        };
+        let (text, numbers) = self.text(rule, denial, admission, accept);
+        let RejectionText { rule: name, quota, template } = text;
+        let special = rule.and_then(|rule| RejectAction::without_response(&rule.source.on_limit));
         Box::new(PolicyRejection {
-            rule: name.unwrap_or_else(|| rule.map_or("", CompiledRule::name).into()),
+            rule: name,
             index,
             reason: self.reason(),
             credential: self.credential_problem(),
-            action,
+            action: special
+                .unwrap_or_else(|| RejectAction::Response(SharedRejection::new(template, numbers))),
             max_cache_age: rule
                 .filter(|_| self.reason().is_temporary())
                 .and_then(|rule| rule.source.on_limit.fallback_cache())
                 .map(Into::into),
-            retry_after,
+            retry_after: match self {
+                Self::Limit(_) => verdict.retry_after(),
+                _ => self.retry_after(),
+            },
             wait_time: admission.wait_time,
-            decision,
+            decision: denial.and_then(|denial| Some((*denial.decision()?, quota))),
         })
+    }
+
+    /// The text of the response, and its numbers.
+    fn text(
+        &self,
+        rule: Option<&CompiledRule>,
+        denial: Option<&LimitDecision>,
+        admission: &PolicyAdmission,
+        accept: Option<&[u8]>,
+    ) -> (RejectionText, RejectionNumbers) {
+        let gate = &admission.gate.inner.gate;
+        let body = rule.and_then(|rule| choose_body(&rule.source.on_limit, accept));
+        let render = |form| {
+            let default = self.default_response(rule, admission, form);
+            match rule {
+                Some(rule) => build_response(&rule.source.on_limit, default, body),
+                None => default,
+            }
+        };
+        let describe = || {
+            let limit_rule = denial.and_then(|denial| denial.rule(gate));
+            let name = || rule.map_or("", CompiledRule::name).into();
+            (limit_rule.map_or_else(name, Rule::shared_name), denial.and_then(|denial| denial.quota(gate)))
+        };
+        match rule.zip(self.cause(gate, &admission.verdict)) {
+            Some((rule, (cause, numbers))) => {
+                let key = RejectionKey { cause, body };
+                (rule.rejections.get_or_render(key, &numbers, render, describe), numbers)
+            }
+            None => {
+                let (rule, quota) = describe();
+                let template = RejectionTemplate::fixed(render(NumberForm::Digits)).into();
+                (RejectionText { rule, quota, template }, RejectionNumbers::default())
+            }
+        }
+    }
+
+    /// What the text of the response depends on, and its numbers. `None` if the text is not shared.
+    fn cause(&self, gate: &Gate, verdict: &Verdict) -> Option<(RejectionCause, RejectionNumbers)> {
+        let cause = match self {
+            Self::DuplicateKey => RejectionCause::DuplicateKey,
+            Self::Unauthenticated(Unauthenticated { challenge, .. }) => {
+                RejectionCause::Unauthenticated(*challenge)
+            }
+            Self::InvalidCredentials(_) => RejectionCause::InvalidCredentials,
+            Self::Access(denied) if denied.retry_after().is_some() => RejectionCause::Banned,
+            Self::Access(_) => RejectionCause::DenyListed,
+            Self::Guard(_) if self.retry_after().is_some() => RejectionCause::Guard(RetryTime::Known),
+            Self::Guard(_) => RejectionCause::Guard(RetryTime::Unknown),
+            Self::Limit(_) => {
+                let (shape, numbers) = gate.rejection_shape(verdict)?;
+                return Some((RejectionCause::Limit(shape), numbers));
+            }
+        };
+        let numbers = RejectionNumbers::default();
+        Some(match self.retry_after() {
+            Some(wait) => (cause, numbers.with(Hole::RETRY_AFTER, ceil_seconds(wait.into()))),
+            None => (cause, numbers),
+        })
+    }
+
+    /// The response of a rule without `on-limit`.
+    fn default_response(
+        &self,
+        rule: Option<&CompiledRule>,
+        admission: &PolicyAdmission,
+        form: NumberForm,
+    ) -> RejectionResponse {
+        match self {
+            Self::DuplicateKey => RejectionResponse::duplicate_key(),
+            Self::Unauthenticated(Unauthenticated { challenge, .. }) => match challenge {
+                Some(challenge) => RejectionResponse::unauthorized(challenge),
+                None => RejectionResponse::no_client_certificate(),
+            },
+            Self::InvalidCredentials(wait) => RejectionResponse::invalid_credentials(*wait, form),
+            Self::Access(denied) => RejectionResponse::access_denied(denied.decision, form),
+            Self::Guard(rejection) => {
+                let limited = rejection.to_limited(rule);
+                let response = RejectionResponse::from_limited_in(form, &limited, HeaderStyle::default());
+                match response.get("retry-after") {
+                    Some(_) => response,
+                    None => response.header("retry-after", "1"),
+                }
+            }
+            Self::Limit(_) => {
+                let gate = &admission.gate.inner.gate;
+                gate.rejection_response_in(&admission.verdict, form)
+            }
+        }
+    }
+
+    /// The time after which a retry can succeed, if it is known. That of quotas is in the verdict.
+    fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::InvalidCredentials(wait) => Some(*wait),
+            Self::Access(denied) => denied.retry_after(),
+            Self::Guard(rejection) => rejection.to_error().retry_after(),
+            Self::DuplicateKey | Self::Unauthenticated(_) | Self::Limit(_) => None,
+        }
     }
 }
 
 impl GuardRejection {
-    fn to_limited(self, rule: Option<&CompiledRule>) -> Limited {
-        let cause = match self {
+    fn to_error(self) -> CallError {
+        match self {
             Self::Immediate(rejection) => CallError::GuardRejected(rejection),
             Self::WaitFailed(error) => CallError::WaitFailed(error),
             Self::MustWait => CallError::GuardRejected(Rejection::ConcurrencyLimitReached),
-        };
+        }
+    }
+
+    fn to_limited(self, rule: Option<&CompiledRule>) -> Limited {
+        let cause = self.to_error();
         let message = rule.and_then(|rule| rule.source.message.as_deref()).map(Into::into);
         Limited::new(rule.map_or("", CompiledRule::name), cause).with_message(message)
     }

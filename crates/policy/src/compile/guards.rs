@@ -4,6 +4,7 @@ use super::{
     identity::CredentialKinds,
     keys::{CLASSES, IndexFn, KeyCompiler, can_ban_by_key, class_priority, is_always_present},
     load::build_shedder,
+    reject::RejectionTemplates,
     rules::RuleLimiting,
 };
 use crate::{
@@ -75,6 +76,7 @@ pub(crate) struct CompiledRule {
     pub(crate) queue: Option<LimitQueue>,
     pub(crate) down: Option<Arc<KeyedBandwidth>>,
     pub(crate) up: Option<Arc<KeyedBandwidth>>,
+    pub(crate) rejections: RejectionTemplates,
 }
 
 /// A permit of a guard. It records the outcome of the call.
@@ -445,6 +447,7 @@ impl RuleCompiler<'_> {
                 .and_then(|rates| rates.up)
                 .map(|rate| self.build_bandwidth(rate, source, old_up))
                 .transpose()?,
+            rejections: RejectionTemplates::default(),
         })
     }
 

@@ -33,7 +33,6 @@ pub use live::LivePolicy;
 pub use named::{NamedRule, QuotaKind};
 pub use overrides::OverrideStep;
 pub use reject::RejectAction;
-use reject::RejectionCache;
 pub use view::{AdaptiveView, FailingView, RuleView};
 
 /// JSON whose strings borrow from the source if they have no escapes.
@@ -189,7 +188,6 @@ impl Compiler {
             index: made.index,
             body_pointers: collect_body_pointers(&made.rules),
             rules: made.rules,
-            rejections: RejectionCache::default(),
             routes: made.routes,
             proxies: made.proxies,
             lists: made.lists,
@@ -232,7 +230,6 @@ pub(crate) struct PolicyGateInner {
     rules: Vec<CompiledRule>,
     /// The values of bodies that the rules need.
     body_pointers: Arc<[JsonPointer]>,
-    rejections: RejectionCache,
     routes: Arc<RouteTable>,
     proxies: TrustedProxies,
     lists: Lists,

@@ -4,16 +4,18 @@ use crate::{
     matching::RequestView,
     model::{Fallback, FallbackResponse, OnLimit, Reject, Respond},
 };
-use arc_swap::ArcSwapOption;
-use std::{fmt, sync::Arc};
-use tidegate_core::{Quota, header::ceil_seconds};
-use tidegate_rule::{Gate, LimitDecision, PolicyFields, RejectionResponse};
+use arc_swap::ArcSwap;
+use std::{collections::BTreeMap, fmt, sync::Arc};
+use tidegate_core::Quota;
+use tidegate_rule::{
+    NumberForm, RejectionNumbers, RejectionResponse, RejectionShape, RejectionTemplate, SharedRejection,
+};
 
 /// The action for a denied request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RejectAction {
-    /// Send this response. Denials with the same numbers share it.
-    Response(Arc<RejectionResponse>),
+    /// Send this response. It shares its text with those that differ only in numbers.
+    Response(SharedRejection),
     /// Forward the request to this upstream.
     Upstream(Arc<str>),
     /// Close the connection without a response; in HTTP/2, the stream.
@@ -23,144 +25,139 @@ pub enum RejectAction {
 impl RejectAction {
     /// The action of a rule, based on the `default` response, for a client with this `Accept` header.
     pub(crate) fn for_rule(on_limit: &OnLimit, default: RejectionResponse, accept: Option<&[u8]>) -> Self {
+        Self::without_response(on_limit)
+            .unwrap_or_else(|| build_response(on_limit, default, choose_body(on_limit, accept)).into())
+    }
+
+    /// The action of a rule that sends no response of its own.
+    pub(super) fn without_response(on_limit: &OnLimit) -> Option<Self> {
         match on_limit {
-            OnLimit::Reject(reject) => build_rejection(reject, default, accept).into(),
-            OnLimit::Redirect { location, status } => {
-                RejectionResponse::new(*status).header("location", location.as_str()).into()
-            }
-            OnLimit::Fallback(Fallback { response: None, .. }) => default.into(),
-            OnLimit::Fallback(Fallback {
-                response: Some(FallbackResponse::Body { status, headers, body }),
-                ..
-            }) => {
-                let response = RejectionResponse::new(*status).text(body.as_str());
-                let add = |response: RejectionResponse, (name, value): (&String, &String)| {
-                    response.header(name, value.as_str())
-                };
-                headers.iter().fold(response, add).into()
-            }
             OnLimit::Fallback(Fallback { response: Some(FallbackResponse::Upstream(name)), .. }) => {
-                Self::Upstream(name.as_str().into())
+                Some(Self::Upstream(name.as_str().into()))
             }
-            OnLimit::Drop => Self::Drop,
+            OnLimit::Drop => Some(Self::Drop),
+            OnLimit::Reject(_) | OnLimit::Redirect { .. } | OnLimit::Fallback(_) => None,
         }
     }
 
-    /// The action of a route with `respond`, for this request.
-    pub fn for_route(respond: &Respond, view: &RequestView<'_>) -> Self {
+    /// The action of a route with `respond`, if it is the same for all requests.
+    pub fn for_all_requests(respond: &Respond) -> Option<Self> {
         match respond {
+            Respond::Redirect { location, .. } if location.contains('{') => None,
+            Respond::Redirect { location, status } => {
+                Some(RejectionResponse::new(*status).header("location", location.as_str()).into())
+            }
             Respond::Status { status, headers, body } => {
                 let response = match body.is_empty() {
                     true => RejectionResponse::new(*status),
                     false => RejectionResponse::new(*status).text(body.as_str()),
                 };
-                let add = |response: RejectionResponse, (name, value): (&String, &String)| {
-                    response.header(name, value.as_str())
-                };
-                headers.iter().fold(response, add).into()
+                Some(with_headers(response, headers).into())
             }
+            Respond::Drop => Some(Self::Drop),
+        }
+    }
+
+    /// The action of a route with `respond`, for this request.
+    pub fn for_route(respond: &Respond, view: &RequestView<'_>) -> Self {
+        Self::for_all_requests(respond).unwrap_or_else(|| match respond {
             Respond::Redirect { location, status } => {
                 RejectionResponse::new(*status).header("location", expand_location(location, view)).into()
             }
-            Respond::Drop => Self::Drop,
-        }
+            Respond::Status { .. } | Respond::Drop => Self::Drop,
+        })
     }
 }
 
 impl From<RejectionResponse> for RejectAction {
     fn from(response: RejectionResponse) -> Self {
-        Self::Response(Arc::new(response))
+        Self::Response(response.into())
     }
 }
 
-/// The responses to denials by one quota: they are rendered once for each rule and each value of their numbers, because floods of
-/// requests are rejected with few different ones.
-pub(crate) struct RejectionCache {
-    slots: [ArcSwapOption<CachedRejection>; CACHED_REJECTIONS],
+/// The rejections of a rule. The text of each is rendered once, with holes for the numbers.
+#[derive(Default)]
+pub(crate) struct RejectionTemplates {
+    rendered: ArcSwap<Vec<Arc<RenderedRejection>>>,
 }
 
-/// A denial by one quota, and all that it depends on.
-struct CachedRejection {
+/// A rejection without its numbers, and all that it depends on.
+struct RenderedRejection {
     key: RejectionKey,
-    denial: RenderedDenial,
+    text: RejectionText,
 }
 
-/// What denials with the same numbers have in common.
+/// What rejections with the same key have in common.
 #[derive(Clone)]
-pub(super) struct RenderedDenial {
+pub(super) struct RejectionText {
     pub(super) rule: Arc<str>,
+    /// The quota that denies the request, if one does.
     pub(super) quota: Option<Quota>,
-    pub(super) action: RejectAction,
+    pub(super) template: Arc<RejectionTemplate>,
 }
 
-/// Denials with the same key have the same response.
+/// Rejections by a rule with the same key have the same text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RejectionKey {
-    limit: usize,
-    quota: usize,
-    remaining: u64,
-    retry_after: u64,
-    /// The header fields of the quotas. They change with the load and with schedules.
-    fields: Arc<PolicyFields>,
+    pub(super) cause: RejectionCause,
+    /// The index of the body that the client accepts, of those by content type.
+    pub(super) body: Option<usize>,
 }
 
-/// Clients of a quota per minute have at most 60 different times to wait.
-const CACHED_REJECTIONS: usize = 64;
-
-impl RejectionKey {
-    /// The key of a denial; `None` if its response also depends on something else.
-    pub(super) fn new(denial: &LimitDecision, gate: &Gate, on_limit: &OnLimit) -> Option<Self> {
-        // These depend on the request.
-        if matches!(on_limit, OnLimit::Reject(reject) if !reject.bodies.is_empty()) {
-            return None;
-        }
-        let decision = denial.decision().filter(|decision| !decision.is_degraded())?;
-        Some(Self {
-            limit: denial.limit,
-            quota: decision.quota(),
-            remaining: decision.remaining(),
-            retry_after: ceil_seconds(decision.retry_after()?),
-            fields: denial.rule(gate)?.policy_fields().clone(),
-        })
-    }
-
-    fn slot(&self) -> usize {
-        (self.limit * 31 + self.quota * 7 + self.retry_after as usize) % CACHED_REJECTIONS
-    }
+/// The cause of a rejection, as far as its text depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RejectionCause {
+    DuplicateKey,
+    /// With the value of `WWW-Authenticate`, if there is one.
+    Unauthenticated(Option<&'static str>),
+    InvalidCredentials,
+    DenyListed,
+    Banned,
+    /// A guard, with or without a known time to wait.
+    Guard(RetryTime),
+    Limit(RejectionShape),
 }
 
-impl PartialEq for RejectionKey {
-    fn eq(&self, other: &Self) -> bool {
-        let numbers = |key: &Self| (key.limit, key.quota, key.remaining, key.retry_after);
-        numbers(self) == numbers(other) && Arc::ptr_eq(&self.fields, &other.fields)
-    }
+/// Whether it is known when a retry can succeed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RetryTime {
+    Known,
+    Unknown,
 }
 
-impl RejectionCache {
-    /// Returns the denial of a key, which is rendered if it is not cached.
+/// The number of texts of a rule. It has few, but each change of a quota by the load or a schedule makes new ones.
+const MAX_TEXTS: usize = 64;
+
+impl RejectionTemplates {
+    /// Returns the text of a rejection. `render` is called for the first one with this key, or if its text cannot be shared.
     pub(super) fn get_or_render(
         &self,
         key: RejectionKey,
-        render: impl FnOnce() -> RenderedDenial,
-    ) -> RenderedDenial {
-        let slot = &self.slots[key.slot()];
-        if let Some(cached) = slot.load().as_ref().filter(|cached| cached.key == key) {
-            return cached.denial.clone();
+        numbers: &RejectionNumbers,
+        render: impl Fn(NumberForm) -> RejectionResponse,
+        describe: impl FnOnce() -> (Arc<str>, Option<Quota>),
+    ) -> RejectionText {
+        let rendered = self.rendered.load();
+        if let Some(found) = rendered.iter().find(|one| one.key == key) {
+            return found.text.clone();
         }
-        let denial = render();
-        slot.store(Some(Arc::new(CachedRejection { key, denial: denial.clone() })));
-        denial
+        let (rule, quota) = describe();
+        let Some(template) = RejectionTemplate::new(&render, numbers) else {
+            let template = RejectionTemplate::fixed(render(NumberForm::Digits)).into();
+            return RejectionText { rule, quota, template };
+        };
+        let text = RejectionText { rule, quota, template: template.into() };
+        let mut all = if rendered.len() < MAX_TEXTS { rendered.to_vec() } else { Vec::new() };
+        all.push(Arc::new(RenderedRejection { key, text: text.clone() }));
+        // Another thread may add one at the same time. One of them is rendered again.
+        self.rendered.store(Arc::new(all));
+        text
     }
 }
 
-impl Default for RejectionCache {
-    fn default() -> Self {
-        Self { slots: [const { ArcSwapOption::const_empty() }; CACHED_REJECTIONS] }
-    }
-}
-
-impl fmt::Debug for RejectionCache {
+impl fmt::Debug for RejectionTemplates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RejectionCache")
+        f.debug_list().entries(self.rendered.load().iter().map(|one| &one.key)).finish()
     }
 }
 
@@ -188,20 +185,50 @@ fn expand_location(location: &str, view: &RequestView<'_>) -> String {
     text + rest
 }
 
-fn build_rejection(reject: &Reject, default: RejectionResponse, accept: Option<&[u8]>) -> RejectionResponse {
+/// The response of a rule, based on the `default` one.
+pub(super) fn build_response(
+    on_limit: &OnLimit,
+    default: RejectionResponse,
+    body: Option<usize>,
+) -> RejectionResponse {
+    match on_limit {
+        OnLimit::Reject(reject) => build_rejection(reject, default, body),
+        OnLimit::Redirect { location, status } => {
+            RejectionResponse::new(*status).header("location", location.as_str())
+        }
+        OnLimit::Fallback(Fallback {
+            response: Some(FallbackResponse::Body { status, headers, body }),
+            ..
+        }) => with_headers(RejectionResponse::new(*status).text(body.as_str()), headers),
+        OnLimit::Fallback(_) | OnLimit::Drop => default,
+    }
+}
+
+/// The index of the body for a client with this `Accept` header, of those by content type.
+pub(super) fn choose_body(on_limit: &OnLimit, accept: Option<&[u8]>) -> Option<usize> {
+    match on_limit {
+        OnLimit::Reject(reject) => reject.bodies.iter().position(|(kind, _)| accepts(accept, kind)),
+        OnLimit::Redirect { .. } | OnLimit::Fallback(_) | OnLimit::Drop => None,
+    }
+}
+
+fn with_headers(response: RejectionResponse, headers: &BTreeMap<String, String>) -> RejectionResponse {
+    headers.iter().fold(response, |response, (name, value)| response.header(name, value.as_str()))
+}
+
+fn build_rejection(reject: &Reject, default: RejectionResponse, body: Option<usize>) -> RejectionResponse {
     let mut response = match reject.status {
         Some(status) => default.status(status),
         None => default,
     };
-    let chosen = reject.bodies.iter().find(|(kind, _)| accepts(accept, kind));
-    response = match (chosen, &reject.body) {
+    response = match (body.and_then(|body| reject.bodies.get(body)), &reject.body) {
         (Some((kind, body)), _) => {
             RejectionResponse { body: body.clone(), ..response.header("content-type", kind.as_str()) }
         }
         (None, Some(body)) => response.text(body.as_str()),
         (None, None) => response,
     };
-    reject.headers.iter().fold(response, |response, (name, value)| response.header(name, value.as_str()))
+    with_headers(response, &reject.headers)
 }
 
 /// Whether a client accepts this content type. Without an `Accept` header it accepts any. Weights above zero are ignored: the

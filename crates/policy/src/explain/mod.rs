@@ -18,7 +18,7 @@ use crate::{
     overrides::{OverrideRecord, OverrideValue, override_id, read_overrides},
 };
 use http::request;
-use std::{collections::BTreeMap, net::IpAddr, path::Path, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, net::IpAddr, path::Path, time::Duration};
 use tidegate_access::{AccessDecision, BanRule};
 use tidegate_core::{AlgorithmKind, Bound, Demand, Micros, Outcome, Percent, Quota, Utc};
 use tidegate_limiter::{Clock, FailureMode};
@@ -84,7 +84,7 @@ impl PredictedOutcome {
             Self::NoRoute => Some(404),
             Self::Malformed(error) => Some(error.status()),
             Self::Rejected { action: RejectAction::Response(answer), .. }
-            | Self::Responded { response: RejectAction::Response(answer), .. } => Some(answer.final_status()),
+            | Self::Responded { response: RejectAction::Response(answer), .. } => Some(answer.status()),
             Self::Forwarded { .. }
             | Self::Responded { .. }
             | Self::Allowed { .. }
@@ -93,10 +93,10 @@ impl PredictedOutcome {
     }
 
     /// The location of the gateway's own response, if it is a redirect.
-    pub fn location(&self) -> Option<&str> {
+    pub fn location(&self) -> Option<Cow<'_, str>> {
         match self {
             Self::Rejected { action: RejectAction::Response(answer), .. }
-            | Self::Responded { response: RejectAction::Response(answer), .. } => answer.get("location"),
+            | Self::Responded { response: RejectAction::Response(answer), .. } => answer.header("location"),
             Self::Forwarded { .. }
             | Self::Responded { .. }
             | Self::Allowed { .. }

@@ -28,11 +28,11 @@ impl fmt::Display for PredictedOutcome {
             Self::Responded { response, delay } => {
                 match response {
                     RejectAction::Response(answer) => {
-                        let location = answer.get("location").map(|location| format!(" {location}"));
+                        let location = answer.header("location").map(|location| format!(" {location}"));
                         write!(
                             f,
                             "the gateway responds with {}{}",
-                            answer.status,
+                            answer.status(),
                             location.unwrap_or_default()
                         )?;
                     }
@@ -172,9 +172,9 @@ impl fmt::Display for ExhaustedOutcome {
             Self::Rejected(RejectAction::Drop) => f.write_str("the connection is closed"),
             Self::Rejected(RejectAction::Upstream(name)) => write!(f, "handled by `{name}`"),
             Self::Rejected(RejectAction::Response(answer)) => {
-                write!(f, "{}", answer.final_status())?;
+                write!(f, "{}", answer.status())?;
                 for name in ["location", "retry-after", "content-type"] {
-                    if let Some(value) = answer.get(name) {
+                    if let Some(value) = answer.header(name) {
                         write!(f, ", {name}: {value}")?;
                     }
                 }

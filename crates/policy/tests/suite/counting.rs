@@ -49,7 +49,7 @@ fn matching_rules_count_requests() {
     let rejection = rejection(&gate, &login).unwrap();
     assert_eq!((&*rejection.rule, rejection.reason), ("login", RejectReason::Limited), "the longer wait");
     let RejectAction::Response(answer) = rejection.action else { panic!("expected a response") };
-    assert_eq!((answer.status, answer.get("retry-after")), (429, Some("30")));
+    assert_eq!((answer.status(), answer.header("retry-after").as_deref()), (429, Some("30")));
     assert_eq!(rejecting_rule(&gate, &page.clone().with_peer("192.0.2.2")), "");
 }
 
@@ -138,7 +138,7 @@ fn missing_key_is_shared_skipped_or_rejected() {
     assert_eq!(count_admitted(&gate_of(MissingKey::Skip), &request), 10);
     let rejected = rejection(&gate_of(MissingKey::Reject), &request).unwrap();
     assert_eq!(rejected.reason, RejectReason::NoKey);
-    assert!(matches!(rejected.action, RejectAction::Response(answer) if answer.status == 400));
+    assert!(matches!(rejected.action, RejectAction::Response(answer) if answer.status() == 400));
 }
 
 #[test]

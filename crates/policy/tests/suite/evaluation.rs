@@ -8,7 +8,7 @@ use crate::{
         access, count_admitted, expect_ready, gate, header, ip, policy, rejecting_rule, rejection, rule,
     },
 };
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 use tidegate_bandwidth::Bandwidth;
 use tidegate_core::Percent;
 use tidegate_limiter::{Capacity, Clock, Overflow};
@@ -23,7 +23,7 @@ use tidegate_rule::{Evaluation, Mode, RejectionResponse, Rules, request::Missing
 
 fn denial_response(gate: &PolicyGate, request: &PolicyTestRequest) -> RejectionResponse {
     match rejection(gate, request).unwrap().action {
-        RejectAction::Response(answer) => Arc::unwrap_or_clone(answer),
+        RejectAction::Response(answer) => answer.to_response(),
         other => panic!("{other:?}"),
     }
 }
@@ -111,7 +111,7 @@ fn access_lists_apply_before_limits() {
     assert_eq!(count_admitted(&gate, &from("198.51.100.7")), 10);
     let rejected = rejection(&gate, &from("198.51.100.8")).unwrap();
     assert_eq!((&*rejected.rule, rejected.reason), ("everybody", RejectReason::DenyListed));
-    assert!(matches!(rejected.action, RejectAction::Response(answer) if answer.status == 403));
+    assert!(matches!(rejected.action, RejectAction::Response(answer) if answer.status() == 403));
     let admin = PolicyTestRequest::new("GET /admin");
     assert_eq!(rejecting_rule(&gate, &admin.clone().with_peer("192.0.2.9")), "admin");
     assert_eq!(rejecting_rule(&gate, &admin.clone().with_peer("10.1.1.1")), "");
@@ -230,7 +230,7 @@ fn breaker_opens_after_failures() {
         (rejected.reason, rejected.retry_after),
         (RejectReason::Overloaded, Some(Duration::from_secs(5)))
     );
-    assert!(matches!(rejected.action, RejectAction::Response(answer) if answer.status == 503));
+    assert!(matches!(rejected.action, RejectAction::Response(answer) if answer.status() == 503));
 }
 
 #[test]

@@ -53,7 +53,7 @@ impl IdentityPolicy {
             return None;
         };
         let RejectAction::Response(response) = &rejection.action else { panic!("{rejection:?}") };
-        Some((rejection.reason, response.status))
+        Some((rejection.reason, response.status()))
     }
 }
 

@@ -19,6 +19,7 @@ mod overload;
 mod print;
 mod priority;
 mod reference;
+mod rejections;
 mod reload;
 mod requests;
 mod rules;

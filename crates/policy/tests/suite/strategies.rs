@@ -960,7 +960,7 @@ fn actions() -> BoxedStrategy<RuleActions> {
         .boxed()
 }
 
-fn on_limits() -> BoxedStrategy<OnLimit> {
+pub(crate) fn on_limits() -> BoxedStrategy<OnLimit> {
     let value = || texts().prop_filter("controls", |text| !text.chars().any(|c| c.is_control() && c != '\t'));
     let headers = move || proptest::collection::btree_map(tokens(), value(), 0..3);
     let bodies = proptest::collection::btree_map("[a-z]{1,5}/[a-z+.-]{1,8}", texts(), 0..3)

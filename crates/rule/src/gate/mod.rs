@@ -14,6 +14,7 @@ mod limit;
 mod policy_fields;
 mod prefetch;
 mod queue;
+mod rejection_shape;
 mod reservations;
 mod rollout;
 mod route;
@@ -25,11 +26,12 @@ pub use limit::RequestLimit;
 pub use policy_fields::PolicyFields;
 pub use prefetch::PreparedCheck;
 pub use queue::{KeyQueue, LimitQueue, QueueGuard, measure_wait};
+pub use rejection_shape::RejectionShape;
 pub use rollout::{is_in_rollout, key_hash};
 pub use verdict::{LimitDecision, LimitOutcome, RequestPermits, SettledCost, Verdict};
 
 use crate::{
-    HeaderStyle, RejectionResponse,
+    HeaderStyle, NumberForm, RejectionNumbers, RejectionResponse,
     request::{AddressKey, RequestHead},
 };
 use std::{fmt, net::IpAddr, sync::Arc};
@@ -165,9 +167,25 @@ impl Gate {
     /// The response to a denied request.
     #[cold]
     pub fn rejection_response(&self, verdict: &Verdict) -> RejectionResponse {
+        self.rejection_response_in(verdict, NumberForm::Digits)
+    }
+
+    /// The same, with holes for its numbers in the form [`Holes`](NumberForm::Holes). A response of
+    /// [`with_rejection`](Self::with_rejection) has none.
+    #[cold]
+    pub fn rejection_response_in(&self, verdict: &Verdict, form: NumberForm) -> RejectionResponse {
         match &self.inner.make_rejection {
             Some(make_rejection) => make_rejection(self, verdict),
-            None => verdict.rejection_response(self),
+            None => verdict.rejection_response_in(self, form),
+        }
+    }
+
+    /// What the text of the response to a denied request depends on, and its numbers. `None` if there is no template for it: the
+    /// gate has responses of its own, or the request has too many quotas.
+    pub fn rejection_shape(&self, verdict: &Verdict) -> Option<(RejectionShape, RejectionNumbers)> {
+        match self.inner.make_rejection {
+            Some(_) => None,
+            None => RejectionShape::of(verdict, self),
         }
     }
 }

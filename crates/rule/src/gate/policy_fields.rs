@@ -1,7 +1,13 @@
 //! The quotas of a rule as rate limit headers, formatted once.
 
 use bytes::Bytes;
-use std::{any::Any, sync::OnceLock};
+use std::{
+    any::Any,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 use tidegate_core::{
     Quota,
     header::{CostUnit, PolicyField},
@@ -11,6 +17,7 @@ use tidegate_limiter::store::QuotaSelection;
 /// The quotas of a rule as rate limit headers: formatted when they change, and used for every response.
 #[derive(Debug, Default)]
 pub struct PolicyFields {
+    id: u64,
     /// Those of the declared quotas, then those of overrides.
     entries: Vec<(PolicyField, Bytes)>,
     /// The number of declared quotas.
@@ -22,12 +29,16 @@ pub struct PolicyFields {
     cache: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
+/// The id of the next fields.
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
 impl PolicyFields {
     pub(crate) fn new(rule: &str, quotas: &[Quota], selection: QuotaSelection, unit: CostUnit) -> Self {
         let label = |(index, quota)| PolicyField::for_indexed_quota(rule, index, quota).with_unit(unit);
         let labels: Vec<PolicyField> = quotas.iter().enumerate().map(label).collect();
         let all = labels.iter().map(PolicyField::policy).collect::<Vec<_>>().join(", ").into();
         Self {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             declared: labels.len(),
             entries: labels.into_iter().map(with_bytes).collect(),
             quotas: quotas.iter().map(|quota| quota.to_string().into()).collect(),
@@ -52,6 +63,12 @@ impl PolicyFields {
     #[inline]
     pub fn get_or_cache<T: Any + Send + Sync>(&self, make: impl FnOnce(&Self) -> T) -> Option<&T> {
         self.cache.get_or_init(|| Box::new(make(self))).downcast_ref()
+    }
+
+    /// Differs from that of all other fields of this process.
+    #[inline]
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     /// Whether all of the quotas apply to a call, or one tier that it selects.

@@ -3,7 +3,7 @@
 use super::{
     BodyCost, ChargePolicy, Gate, RequestLimit, ResponseValues, charge::FinalCost, queue::QueueGuard,
 };
-use crate::{Limited, Mode, PolicyFields, RejectionResponse, Rule, request::ResponseHead};
+use crate::{Limited, Mode, NumberForm, PolicyFields, RejectionResponse, Rule, request::ResponseHead};
 use std::{fmt, sync::Arc, time::Duration};
 use tidegate_core::{Decision, Micros, Outcome, Quota, Retry, header::PolicyField};
 use tidegate_limiter::{KeyId, Permit, Reservation, WaitError, background};
@@ -125,7 +125,8 @@ impl LimitDecision {
         }
     }
 
-    fn retry_after(&self) -> Option<Duration> {
+    /// The time after which a retry makes sense, if known.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
         let cause: CallError = match &self.outcome {
             LimitOutcome::Decided(decision) => CallError::from_denial(*decision),
             LimitOutcome::WaitFailed { error, retry_after } => {
@@ -236,10 +237,16 @@ impl Verdict {
     /// unavailable or the wait timed out, or 400 if its key is missing. [`Gate::rejection_response`] returns
     /// the gate's own response, if set.
     pub fn rejection_response(&self, gate: &Gate) -> RejectionResponse {
+        self.rejection_response_in(gate, NumberForm::Digits)
+    }
+
+    /// The same, with this form of the numbers.
+    pub(super) fn rejection_response_in(&self, gate: &Gate, form: NumberForm) -> RejectionResponse {
         match self.to_limited(gate) {
             Some(limited) => {
                 let quotas = self.quotas(gate);
-                RejectionResponse::from_decisions(
+                RejectionResponse::from_decisions_in(
+                    form,
                     &limited,
                     quotas.iter().filter_map(QuotaHeaders::remaining),
                     gate.header_style(),

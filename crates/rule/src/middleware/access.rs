@@ -2,14 +2,13 @@
 
 use super::options::MiddlewareOptions;
 use crate::{
-    RejectionResponse,
+    NumberForm, RejectionResponse,
     request::{
         AddressKey, KeyValue, MissingPeerWarning, RequestHead, RequestKey, ResponseHead, TrustedProxies,
     },
 };
 use std::{fmt, net::IpAddr, sync::Arc, time::Duration};
 use tidegate_access::{AccessControl, AccessDecision, AccessMatch, ListAction};
-use tidegate_core::header::ceil_seconds;
 use tidegate_overload::CallOutcome;
 
 /// An access list and bans in front of requests; clients that are denied too often are banned.
@@ -63,7 +62,9 @@ impl RequestAccess {
             unknown_action: ListAction::Deny,
             unknown_descriptor_action: ListAction::Deny,
             warning: MissingPeerWarning::default(),
-            make_response: Arc::new(forbidden_response),
+            make_response: Arc::new(|decision| {
+                RejectionResponse::access_denied(decision, NumberForm::Digits)
+            }),
             options: Arc::new(MiddlewareOptions {
                 classify: Arc::new(|_| CallOutcome::Ignored),
                 ..MiddlewareOptions::new("access")
@@ -131,7 +132,7 @@ impl RequestAccess {
     }
 
     /// Admits a request, or returns the reason of the denial.
-    pub fn check(&self, head: &dyn RequestHead) -> Result<AdmittedClient, Box<AccessDenied>> {
+    pub fn check(&self, head: &dyn RequestHead) -> Result<AdmittedClient, AccessDenied> {
         let (identity, ban_key) = (self.identify(head), self.ban_key(head));
         let decision = identity.check(ban_key.as_deref(), &self.control).unwrap_or_else(|| {
             let action = match head.descriptor() {
@@ -147,8 +148,14 @@ impl RequestAccess {
             AccessDecision::Allowed | AccessDecision::Unlisted => {
                 Ok(AdmittedClient { identity, ban_key, decision, control: self.control.clone() })
             }
-            AccessDecision::Denied | AccessDecision::Banned(_) => Err(Box::new(self.deny(decision))),
+            AccessDecision::Denied | AccessDecision::Banned(_) => Err(AccessDenied { decision }),
         }
+    }
+
+    /// The response to a denied request.
+    #[cold]
+    pub fn response(&self, denied: AccessDenied) -> RejectionResponse {
+        (self.make_response)(denied.decision)
     }
 
     /// How responses to admitted requests are classified: a failure is an inner denial.
@@ -184,46 +191,30 @@ impl RequestAccess {
     pub fn ban_key(&self, head: &dyn RequestHead) -> Option<Box<str>> {
         self.ban_by.as_ref()?.find(head).map(|key| key.to_string().into())
     }
-
-    #[cold]
-    fn deny(&self, decision: AccessDecision) -> AccessDenied {
-        let retry_after = match decision {
-            AccessDecision::Banned(wait) => Some(wait.to_duration()),
-            _ => None,
-        };
-        AccessDenied {
-            response: (self.make_response)(decision),
-            reason: denial_reason(decision),
-            retry_after,
-        }
-    }
 }
 
 /// A denied request.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessDenied {
-    /// The response.
-    pub response: RejectionResponse,
+    /// The decision: denied or banned.
+    pub decision: AccessDecision,
+}
+
+impl AccessDenied {
     /// A short reason for clients, without details.
-    pub reason: &'static str,
-    /// The time after which a retry makes sense, if known.
-    pub retry_after: Option<Duration>,
-}
-
-/// 403, with `Retry-After` for a ban.
-fn forbidden_response(decision: AccessDecision) -> RejectionResponse {
-    let response = RejectionResponse::forbidden(denial_reason(decision));
-    match decision {
-        AccessDecision::Banned(wait) => response.header("retry-after", ceil_seconds(wait).to_string()),
-        _ => response,
+    pub fn reason(self) -> &'static str {
+        match self.decision {
+            AccessDecision::Banned(_) => "temporarily banned",
+            _ => "access denied",
+        }
     }
-}
 
-/// A short reason for clients, without details.
-fn denial_reason(decision: AccessDecision) -> &'static str {
-    match decision {
-        AccessDecision::Banned(_) => "temporarily banned",
-        _ => "access denied",
+    /// The time after which a retry makes sense, if known.
+    pub fn retry_after(self) -> Option<Duration> {
+        match self.decision {
+            AccessDecision::Banned(wait) => Some(wait.to_duration()),
+            _ => None,
+        }
     }
 }
 

@@ -1,9 +1,10 @@
 //! The style of rate limit headers.
 
+use super::{Hole, NumberForm};
 use std::fmt::{self, Write as _};
 use tidegate_core::{
-    Decision, Micros, Utc,
-    header::{CostUnit, PolicyField, SmallString, ceil_seconds, write_number},
+    Decision,
+    header::{CostUnit, PolicyField, Remaining, SmallString, write_number},
 };
 use tidegate_limiter::Clock;
 
@@ -45,13 +46,26 @@ impl HeaderStyle {
     /// assert_eq!(written, [r#"ratelimit-policy: "api";q=3;qu="concurrent-requests""#, r#"ratelimit: "api";r=2"#]);
     /// # Ok::<(), tidegate_core::QuotaError>(())
     /// ```
-    pub fn write<'a, T>(self, decisions: T, wall_clock: &Clock, mut each: impl FnMut(&'static str, &str))
+    pub fn write<'a, T>(self, decisions: T, wall_clock: &Clock, each: impl FnMut(&'static str, &str))
     where
+        T: IntoIterator<Item = (&'a PolicyField, &'a Decision), IntoIter: Clone>,
+    {
+        self.write_in(NumberForm::Digits, decisions, wall_clock, each);
+    }
+
+    /// The same, with this form of the numbers.
+    pub(super) fn write_in<'a, T>(
+        self,
+        form: NumberForm,
+        decisions: T,
+        wall_clock: &Clock,
+        mut each: impl FnMut(&'static str, &str),
+    ) where
         T: IntoIterator<Item = (&'a PolicyField, &'a Decision), IntoIter: Clone>,
     {
         let decisions = decisions.into_iter();
         self.write_policies(decisions.clone().map(|(label, _)| label), &mut each);
-        self.write_remaining(decisions, wall_clock, each);
+        self.write_remaining_in(form, decisions, wall_clock, each);
     }
 
     /// Writes the headers that depend only on the quotas, so that they can be cached.
@@ -79,130 +93,137 @@ impl HeaderStyle {
         self,
         decisions: T,
         wall_clock: &Clock,
+        each: impl FnMut(&'static str, &str),
+    ) where
+        T: IntoIterator<Item = (&'a PolicyField, &'a Decision), IntoIter: Clone>,
+    {
+        self.write_remaining_in(NumberForm::Digits, decisions, wall_clock, each);
+    }
+
+    fn write_remaining_in<'a, T>(
+        self,
+        form: NumberForm,
+        decisions: T,
+        wall_clock: &Clock,
         mut each: impl FnMut(&'static str, &str),
     ) where
         T: IntoIterator<Item = (&'a PolicyField, &'a Decision), IntoIter: Clone>,
     {
-        let names = match self {
+        let decisions = decisions.into_iter().enumerate();
+        let groups: &[QuotaHeaders] = match self {
             Self::Ietf => {
-                let text =
-                    write_list(decisions, |(label, decision), text| label.write_remaining(text, decision));
+                let text = write_list(decisions, |(index, (label, decision)), text| {
+                    let mut holes = [Hole::remaining(index), self.reset_hole(index)].into_iter();
+                    label.write_item_with(text, label.remaining(decision), |text, number| {
+                        match holes.next() {
+                            Some(hole) => form.write(text, hole, number),
+                            None => Ok(()),
+                        }
+                    })
+                });
                 if !text.is_empty() {
                     each("ratelimit", text.as_str());
                 }
                 return;
             }
-            Self::Legacy => ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"],
-            Self::Draft03 => ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"],
-            Self::OpenAi => {
-                return write_units(decisions, &OPENAI_HEADERS, each, |reset, text| {
-                    write_duration(text, reset)
-                });
-            }
-            Self::Anthropic => {
-                return write_units(decisions, &ANTHROPIC_HEADERS, each, |reset, text| {
-                    let full_at = wall_clock.now().saturating_add(reset).get().div_ceil(SECOND);
-                    write!(text, "{:.0}", Utc::from(Micros::from_secs(full_at)))
-                });
-            }
+            Self::Legacy => &[["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"]],
+            Self::Draft03 => &[["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"]],
+            Self::OpenAi => &OPENAI_HEADERS,
+            Self::Anthropic => &ANTHROPIC_HEADERS,
             Self::None => return,
         };
-        let Some((label, decision)) = most_restrictive(decisions) else { return };
-        let left = label.remaining(decision);
-        // If the quota does not refill with time, there is no reset time.
-        let reset = left.refill_after.or_else(|| label.window().map(|_| 0));
-        for (name, number) in names.into_iter().zip([Some(label.limit()), Some(left.remaining), reset]) {
-            let Some(number) = number else { continue };
-            let mut text = SmallString::default();
-            // Writing to a string does not fail.
-            let _ = match name {
-                "ratelimit-limit" => label.write_limit_draft_03(&mut text),
-                _ => write_number(&mut text, number),
+        for (group, [limit, remaining, reset]) in groups.iter().enumerate() {
+            let of_group = decisions.clone().filter(|(_, (label, _))| self.group(label) == Some(group));
+            let numbers = |(index, (label, decision)): (usize, (&'a PolicyField, &'a Decision))| {
+                (index, label, decision, (label.remaining(decision), decision.is_granted()))
             };
-            each(name, text.as_str());
+            let most_restrictive = of_group
+                .map(numbers)
+                .reduce(|one, other| if is_more_restrictive(one.3, other.3) { other } else { one });
+            let Some((index, label, decision, (left, _))) = most_restrictive else { continue };
+            // Writing to a string does not fail.
+            let mut text = SmallString::default();
+            let _ = match self {
+                Self::Draft03 => label.write_limit_draft_03(&mut text),
+                _ => write_number(&mut text, label.limit()),
+            };
+            each(limit, text.as_str());
+            let reset_number = self.reset(label, decision, wall_clock);
+            let holes = [
+                (*remaining, Some((Hole::remaining(index), left.remaining))),
+                (*reset, reset_number.map(|number| (self.reset_hole(index), number))),
+            ];
+            for (name, number) in holes {
+                let Some((hole, number)) = number else { continue };
+                text.clear();
+                let _ = form.write(&mut text, hole, number);
+                each(name, text.as_str());
+            }
+        }
+    }
+
+    /// The group of a quota, if the headers have the most restrictive quota of each group.
+    pub(crate) fn group(self, label: &PolicyField) -> Option<usize> {
+        match self {
+            Self::Ietf | Self::None => None,
+            Self::Legacy | Self::Draft03 => Some(0),
+            Self::OpenAi | Self::Anthropic => label.unit().map(|unit| match unit {
+                CostUnit::Requests => 0,
+                CostUnit::Tokens => 1,
+            }),
+        }
+    }
+
+    /// When more of a quota is granted, as a number for its [hole](Self::reset_hole). `None` if it does not refill with time.
+    pub(crate) fn reset(self, label: &PolicyField, decision: &Decision, wall_clock: &Clock) -> Option<u64> {
+        let refill_after = || label.remaining(decision).refill_after;
+        match self {
+            Self::Ietf | Self::None => refill_after(),
+            Self::Legacy | Self::Draft03 => refill_after().or_else(|| label.window().map(|_| 0)),
+            Self::OpenAi => label.window().map(|_| decision.reset_after().get()),
+            Self::Anthropic => label
+                .window()
+                .map(|_| wall_clock.now().saturating_add(decision.reset_after()).get().div_ceil(SECOND)),
+        }
+    }
+
+    /// The place of this number.
+    pub(crate) fn reset_hole(self, quota: usize) -> Hole {
+        match self {
+            Self::Ietf | Self::Legacy | Self::Draft03 | Self::None => Hole::reset_seconds(quota),
+            Self::OpenAi => Hole::reset_duration(quota),
+            Self::Anthropic => Hole::reset_date(quota),
         }
     }
 }
 
 const SECOND: u64 = 1_000_000;
 
-/// The names of the limit, the remaining amount and the reset, for each unit.
-type UnitHeaders = [(CostUnit, [&'static str; 3]); 2];
+/// The maximum number of [groups](HeaderStyle::group).
+pub(crate) const MAX_GROUPS: usize = 2;
 
-const OPENAI_HEADERS: UnitHeaders = [
-    (
-        CostUnit::Requests,
-        ["x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"],
-    ),
-    (
-        CostUnit::Tokens,
-        ["x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"],
-    ),
+/// The names of the limit, the remaining amount and the reset.
+type QuotaHeaders = [&'static str; 3];
+
+/// Of requests, and of tokens.
+const OPENAI_HEADERS: [QuotaHeaders; MAX_GROUPS] = [
+    ["x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"],
+    ["x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"],
 ];
 
-const ANTHROPIC_HEADERS: UnitHeaders = [
-    (
-        CostUnit::Requests,
-        [
-            "anthropic-ratelimit-requests-limit",
-            "anthropic-ratelimit-requests-remaining",
-            "anthropic-ratelimit-requests-reset",
-        ],
-    ),
-    (
-        CostUnit::Tokens,
-        [
-            "anthropic-ratelimit-tokens-limit",
-            "anthropic-ratelimit-tokens-remaining",
-            "anthropic-ratelimit-tokens-reset",
-        ],
-    ),
+/// Of requests, and of tokens.
+const ANTHROPIC_HEADERS: [QuotaHeaders; MAX_GROUPS] = [
+    [
+        "anthropic-ratelimit-requests-limit",
+        "anthropic-ratelimit-requests-remaining",
+        "anthropic-ratelimit-requests-reset",
+    ],
+    [
+        "anthropic-ratelimit-tokens-limit",
+        "anthropic-ratelimit-tokens-remaining",
+        "anthropic-ratelimit-tokens-reset",
+    ],
 ];
-
-/// Writes the headers of the most restrictive quota of each unit.
-fn write_units<'a, T>(
-    decisions: T,
-    headers: &UnitHeaders,
-    mut each: impl FnMut(&'static str, &str),
-    write_reset: impl Fn(Micros, &mut SmallString) -> fmt::Result,
-) where
-    T: IntoIterator<Item = (&'a PolicyField, &'a Decision), IntoIter: Clone>,
-{
-    let decisions = decisions.into_iter();
-    for (unit, [limit, remaining, reset]) in *headers {
-        let counted = decisions.clone().filter(|(label, _)| label.unit() == Some(unit));
-        let Some((label, decision)) = most_restrictive(counted) else { continue };
-        for (name, number) in [(limit, label.limit()), (remaining, label.remaining(decision).remaining)] {
-            let mut text = SmallString::default();
-            // Writing to a string does not fail.
-            let _ = write_number(&mut text, number);
-            each(name, text.as_str());
-        }
-        // A total never refills.
-        if label.window().is_some() {
-            let mut text = SmallString::default();
-            let _ = write_reset(decision.reset_after(), &mut text);
-            each(reset, text.as_str());
-        }
-    }
-}
-
-/// Writes a duration as Go does: `6m0s`, `1h0m5s`, or `120ms` below a second. It is rounded up.
-fn write_duration(text: &mut SmallString, duration: Micros) -> fmt::Result {
-    if duration.get() < SECOND {
-        return match duration.get().div_ceil(1_000) {
-            0 => text.write_str("0s"),
-            1_000 => text.write_str("1s"),
-            milliseconds => write!(text, "{milliseconds}ms"),
-        };
-    }
-    let seconds = ceil_seconds(duration);
-    match (seconds / 3_600, seconds / 60 % 60, seconds % 60) {
-        (0, 0, seconds) => write!(text, "{seconds}s"),
-        (0, minutes, seconds) => write!(text, "{minutes}m{seconds}s"),
-        (hours, minutes, seconds) => write!(text, "{hours}h{minutes}m{seconds}s"),
-    }
-}
 
 /// Writes all items, separated by commas.
 fn write_list<I>(
@@ -220,18 +241,12 @@ fn write_list<I>(
     text
 }
 
-/// The quota that denied, or else the one with the least remaining; of several, the one with the longest
-/// refill time.
-fn most_restrictive<'a>(
-    decisions: impl IntoIterator<Item = (&'a PolicyField, &'a Decision)>,
-) -> Option<(&'a PolicyField, &'a Decision)> {
-    decisions.into_iter().reduce(|one, other| {
-        let (left, right) = (one.0.remaining(one.1), other.0.remaining(other.1));
-        let is_other = match (one.1.is_granted(), other.1.is_granted()) {
-            (true, false) => true,
-            (false, true) => false,
-            _ => left != right && left.more_restrictive(right) == right,
-        };
-        if is_other { other } else { one }
-    })
+/// Whether the second quota is more restrictive than the first: it denied, or it has less remaining or a longer refill time. A
+/// quota is its remaining amount, and whether it granted the request.
+pub(crate) fn is_more_restrictive(one: (Remaining, bool), other: (Remaining, bool)) -> bool {
+    match (one.1, other.1) {
+        (true, false) => true,
+        (false, true) => false,
+        _ => one.0 != other.0 && one.0.more_restrictive(other.0) == other.0,
+    }
 }

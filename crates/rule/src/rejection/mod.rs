@@ -2,12 +2,17 @@
 
 mod header_style;
 mod problem;
+mod template;
 
 pub use header_style::HeaderStyle;
+pub(crate) use header_style::{MAX_GROUPS, is_more_restrictive};
 pub use problem::{ProblemDetails, ProblemMember};
+pub(crate) use template::MAX_TEMPLATE_QUOTAS;
+pub use template::{Hole, NumberForm, RejectionNumbers, RejectionTemplate, SharedRejection};
 
-use crate::Limited;
+use crate::{Limited, middleware::AccessDenied};
 use std::{borrow::Cow, time::Duration};
+use tidegate_access::AccessDecision;
 use tidegate_core::{
     Decision, Micros, Outcome, Retry,
     header::{self, PolicyField},
@@ -73,7 +78,7 @@ impl RejectionResponse {
 
     /// Creates a response from problem details, with their status.
     pub fn from_problem(problem: &ProblemDetails<'_>) -> Self {
-        Self::new(problem.status).with_problem(problem)
+        Self::new(problem.status).with_problem(problem, NumberForm::Digits)
     }
 
     /// The response to a request without its key: 400.
@@ -101,28 +106,44 @@ impl RejectionResponse {
     }
 
     /// The response to a request from an address that sent too many invalid credentials: 429.
-    pub fn invalid_credentials(wait: Duration) -> Self {
+    pub fn invalid_credentials(wait: Duration, form: NumberForm) -> Self {
         let detail = "This address sent too many invalid credentials.";
         let problem =
             ProblemDetails { detail, ..ProblemDetails::new(TOO_MANY_REQUESTS, "Too Many Requests") };
-        let seconds = header::ceil_seconds(Micros::from(wait)).max(1);
-        Self::from_problem(&problem).header("retry-after", seconds.to_string())
+        let seconds = header::ceil_seconds(Micros::from(wait));
+        Self::from_problem(&problem).header("retry-after", form.text(Hole::RETRY_AFTER, seconds))
     }
 
     fn bad_request(detail: &str) -> Self {
         Self::from_problem(&ProblemDetails { detail, ..ProblemDetails::new(400, "Bad Request") })
     }
 
-    /// The response to a client without access: 403.
-    pub(crate) fn forbidden(detail: &str) -> Self {
+    fn forbidden(detail: &str) -> Self {
         Self::from_problem(&ProblemDetails { detail, ..ProblemDetails::new(403, "Forbidden") })
+    }
+
+    /// The response to a client without access: 403, with `Retry-After` for a ban.
+    pub fn access_denied(decision: AccessDecision, form: NumberForm) -> Self {
+        let detail = AccessDenied { decision }.reason();
+        let response = Self::forbidden(detail);
+        match decision {
+            AccessDecision::Banned(wait) => {
+                response.header("retry-after", form.text(Hole::RETRY_AFTER, header::ceil_seconds(wait)))
+            }
+            _ => response,
+        }
     }
 
     /// The response to a rejected request, with the headers of the quota that denied it.
     pub fn from_limited(limited: &Limited, fields: HeaderStyle) -> Self {
+        Self::from_limited_in(NumberForm::Digits, limited, fields)
+    }
+
+    /// The same, with this form of the numbers.
+    pub fn from_limited_in(form: NumberForm, limited: &Limited, fields: HeaderStyle) -> Self {
         let label = limited.label();
         let decision = label.as_ref().zip(limited.decision());
-        Self::from_decisions(limited, decision, fields, &Clock::wall())
+        Self::from_decisions_in(form, limited, decision, fields, &Clock::wall())
     }
 
     /// The response to a rejected request that several quotas checked, with the headers of all of them.
@@ -137,22 +158,32 @@ impl RejectionResponse {
     where
         T: IntoIterator<Item = (&'a PolicyField, &'a Decision), IntoIter: Clone>,
     {
+        Self::from_decisions_in(NumberForm::Digits, limited, decisions, fields, wall_clock)
+    }
+
+    /// The same, with this form of the numbers.
+    pub(crate) fn from_decisions_in<'a, T>(
+        form: NumberForm,
+        limited: &Limited,
+        decisions: T,
+        fields: HeaderStyle,
+        wall_clock: &Clock,
+    ) -> Self
+    where
+        T: IntoIterator<Item = (&'a PolicyField, &'a Decision), IntoIter: Clone>,
+    {
         let decisions = decisions.into_iter();
         let denied = || decisions.clone().filter(|(_, decision)| !decision.is_granted());
-        let retry_after = limited.retry_after().map(|wait| header::ceil_seconds(Micros::from(wait)));
-        let is_hopeless =
-            denied().any(|(_, decision)| matches!(decision.outcome(), Outcome::Deny(Retry::Never)));
-        let retry_after = denied()
-            .filter_map(|(_, decision)| header::retry_after(decision))
-            .chain(retry_after)
-            .max()
-            .filter(|_| !is_hopeless);
+        let mut retry_after = RetrySeconds::default();
+        denied().for_each(|(_, decision)| retry_after.add(decision));
+        let retry_after = retry_after.finish(limited.retry_after());
 
         let mut response = Self::new(response_status(limited));
         if let Some(seconds) = retry_after {
-            response.headers.push(("retry-after".into(), seconds.to_string().into()));
+            let text = form.text(Hole::RETRY_AFTER, seconds);
+            response.headers.push(("retry-after".into(), text.into()));
         }
-        fields.write(decisions.clone(), wall_clock, |name, value| {
+        fields.write_in(form, decisions.clone(), wall_clock, |name, value| {
             response.headers.push((name.into(), value.to_owned().into()));
         });
 
@@ -160,7 +191,7 @@ impl RejectionResponse {
         if violated.is_empty() && limited.decision().is_some() {
             violated.push(limited.rule());
         }
-        response.with_problem(&problem_details(limited, &violated, retry_after))
+        response.with_problem(&problem_details(limited, &violated, retry_after), form)
     }
 
     /// Sets the status. An invalid status is sent as 429.
@@ -206,17 +237,44 @@ impl RejectionResponse {
         }
     }
 
+    /// Whether the body is problem details.
+    pub fn is_problem(&self) -> bool {
+        self.get("content-type") == Some(PROBLEM_JSON)
+    }
+
     /// Adds the `instance` member to problem details; other responses are unchanged.
     pub fn set_instance(&mut self, instance: &str) {
-        if self.get("content-type") == Some(PROBLEM_JSON) {
+        if self.is_problem() {
             problem::insert_instance(&mut self.body, instance);
         }
     }
 
     /// Sets problem details as the body of a response without one.
-    fn with_problem(mut self, problem: &ProblemDetails<'_>) -> Self {
+    fn with_problem(mut self, problem: &ProblemDetails<'_>, form: NumberForm) -> Self {
         self.headers.push(("content-type".into(), PROBLEM_JSON.into()));
-        Self { body: problem.to_json(), ..self }
+        Self { body: problem.json_in(form), ..self }
+    }
+}
+
+/// The seconds of `Retry-After`: the longest wait of all denials.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct RetrySeconds {
+    longest: Option<u64>,
+    /// Whether a quota never admits the request.
+    is_hopeless: bool,
+}
+
+impl RetrySeconds {
+    /// Adds the decision of a quota that denies the request.
+    pub(crate) fn add(&mut self, denial: &Decision) {
+        self.longest = self.longest.max(header::retry_after(denial));
+        self.is_hopeless |= matches!(denial.outcome(), Outcome::Deny(Retry::Never));
+    }
+
+    /// The seconds, with the wait of the cause.
+    pub(crate) fn finish(self, wait: Option<Duration>) -> Option<u64> {
+        let wait = wait.map(|wait| header::ceil_seconds(Micros::from(wait)));
+        self.longest.max(wait).filter(|_| !self.is_hopeless)
     }
 }
 

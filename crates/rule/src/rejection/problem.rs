@@ -1,5 +1,6 @@
 //! Problem details (RFC 9457) as JSON.
 
+use super::{Hole, NumberForm};
 use tidegate_core::header::write_number;
 
 /// Problem details (RFC 9457): what an error response contains.
@@ -44,6 +45,8 @@ pub enum ProblemMember<'a> {
     List(&'a [&'a str]),
 }
 
+/// The member with the seconds to wait.
+const RETRY_AFTER: &str = "retry-after";
 /// The type of a problem that its status describes.
 const ABOUT_BLANK: &str = "about:blank";
 /// The types of problems that the draft of the rate limit header fields registers.
@@ -84,13 +87,18 @@ impl<'a> ProblemDetails<'a> {
             Some(("status", ProblemMember::Number(self.status.into()))),
             Some(("detail", ProblemMember::Text(self.detail))),
             violated.map(|violated| ("violated-policies", ProblemMember::List(violated))),
-            self.retry_after.map(|seconds| ("retry-after", ProblemMember::Number(seconds))),
+            self.retry_after.map(|seconds| (RETRY_AFTER, ProblemMember::Number(seconds))),
         ];
         members.into_iter().flatten()
     }
 
     /// Formats the problem as JSON. It is written directly, because floods of requests are rejected with it.
     pub fn to_json(&self) -> String {
+        self.json_in(NumberForm::Digits)
+    }
+
+    /// The same, with this form of the seconds to wait.
+    pub(super) fn json_in(&self, form: NumberForm) -> String {
         let names: usize = self.violated_policies.iter().map(|name| name.len() + 3).sum();
         let texts = self.kind.len() + self.title.len() + self.detail.len();
         let mut json = String::with_capacity(128 + texts + names + self.instance.map_or(0, str::len));
@@ -106,6 +114,9 @@ impl<'a> ProblemDetails<'a> {
                 }
                 ProblemMember::Text(text) => quote(text, &mut json),
                 // Writing to a string does not fail.
+                ProblemMember::Number(number) if name == RETRY_AFTER => {
+                    _ = form.write(&mut json, Hole::RETRY_AFTER, number);
+                }
                 ProblemMember::Number(number) => _ = write_number(&mut json, number),
                 ProblemMember::List(texts) => {
                     for (index, text) in texts.iter().enumerate() {

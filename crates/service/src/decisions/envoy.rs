@@ -83,7 +83,11 @@ fn evaluate<'a>(
     head: &'a DescriptorHead,
 ) -> impl Future<Output = DescriptorResult> + Send + use<'a> {
     let view = active.gate.view_request(head);
-    if let Some((response, denial)) = active.recorder.reject_banned(&view, &active.gate) {
+    if let Some((rejection, denial)) = active.recorder.reject_banned(&view, &active.gate) {
+        let mut response = rejection.to_response();
+        if let Some(id) = &denial {
+            response.set_instance(&id.uri());
+        }
         let mut response: http::Response<String> = response.into();
         if let Some(id) = denial {
             id.write_header(response.headers_mut());

@@ -1,18 +1,20 @@
 //! The response of a policy to a denied request, for a proxy that sends it.
 
 use http::{Response, StatusCode, header};
-use std::sync::Arc;
 use tidegate_observe::DenialId;
 use tidegate_policy::compile::{PolicyRejection, RejectAction, RejectReason};
 
 /// Builds the response of the rule, with the id of the denial and the time to retry.
-pub(super) fn build_response(mut rejection: PolicyRejection, denial: Option<&DenialId>) -> Response<String> {
-    if let (Some(id), RejectAction::Response(response)) = (denial, &mut rejection.action) {
-        Arc::make_mut(response).set_instance(&id.uri());
-    }
+pub(super) fn build_response(rejection: PolicyRejection, denial: Option<&DenialId>) -> Response<String> {
     let retry = rejection.retry_after.map(|wait| tidegate_core::header::ceil_seconds(wait.into()));
     let mut response = match rejection.action {
-        RejectAction::Response(response) => Arc::unwrap_or_clone(response).into(),
+        RejectAction::Response(shared) => {
+            let mut response = shared.to_response();
+            if let Some(id) = denial {
+                response.set_instance(&id.uri());
+            }
+            response.into()
+        }
         // The proxy can neither switch to another upstream nor close the connection on request.
         RejectAction::Upstream(_) | RejectAction::Drop => {
             let mut response = Response::default();

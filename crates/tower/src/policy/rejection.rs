@@ -3,7 +3,6 @@
 use crate::permit::ResponseProtocol;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, Version, header::CONNECTION};
-use std::sync::Arc;
 use tidegate_policy::compile::{PolicyRejection, RejectAction, RejectReason};
 use tidegate_rule::RejectionResponse;
 
@@ -28,7 +27,7 @@ impl RequestProtocol {
         let PolicyRejection { rule, reason, action, retry_after, .. } = rejection;
         let is_dropped = action == RejectAction::Drop;
         let answer = match action {
-            RejectAction::Response(answer) => Arc::unwrap_or_clone(answer),
+            RejectAction::Response(answer) => answer.to_response(),
             RejectAction::Drop => RejectionResponse::new(NO_RESPONSE_STATUS),
             // Unreachable: such policies are rejected when the layer is created and when the policy is replaced.
             RejectAction::Upstream(_) => RejectionResponse::new(503),

@@ -188,6 +188,7 @@ fn expected_response(
         }
         PolicyResult::Rejected(rejection) => match rejection.action {
             RejectAction::Response(answer) => {
+                let answer = answer.to_response();
                 let headers =
                     answer.headers.iter().map(|(name, value)| (name.to_string(), value.to_string()));
                 (answer.status, headers.collect(), answer.body.clone())

@@ -161,6 +161,7 @@ pub(crate) fn accept(bytes: &[u8]) {
         panic!("expected a denial")
     };
     let compile::RejectAction::Response(answer) = rejection.action else { panic!("expected a response") };
+    let answer = answer.to_response();
     assert!(!answer.body.is_empty() && answer.get("content-type").is_some(), "{answer:?}");
 }
 
