@@ -1,6 +1,10 @@
 //! Writes the body of an HTTP/1.1 message, and checks that it has the length of the head.
 
-use crate::{http1::write_last_chunk, proxy::IncompleteBody, send_buffer::SendBuffer};
+use crate::{
+    http1::{ResponseFraming, write_last_chunk},
+    proxy::IncompleteBody,
+    send_buffer::SendBuffer,
+};
 use bytes::Bytes;
 use hyper::body::{Body, Frame};
 
@@ -61,6 +65,17 @@ impl BodyWriter {
             *missing = missing.checked_sub(length as u64).ok_or(IncompleteBody)?;
         }
         Ok(())
+    }
+}
+
+impl From<ResponseFraming> for BodyWriter {
+    fn from(framing: ResponseFraming) -> Self {
+        match framing {
+            ResponseFraming::None => Self::Length(0),
+            ResponseFraming::Length(length) => Self::Length(length),
+            ResponseFraming::Chunked => Self::Chunked,
+            ResponseFraming::UntilClose => Self::UntilClose,
+        }
     }
 }
 

@@ -11,12 +11,15 @@ use super::{
 };
 use crate::{
     body_writer::{BodyWriter, WrittenBody},
-    http1::{parse_request, parse_request_line, request_keeps_alive, write_response},
+    http1::{
+        CHUNKED_FIELD, ResponseFraming, frame_response, parse_request, parse_request_line,
+        request_keeps_alive, write_response,
+    },
     proxy::{
         self, IncomingBody, IncompleteBody, ProxyFuture, ProxyResponse, ProxyResponseBody, SharedResponse,
     },
 };
-use http::{StatusCode, Version};
+use http::Version;
 use hyper::body::Body;
 use std::{
     cell::RefCell,
@@ -25,9 +28,8 @@ use std::{
     rc::Rc,
     task::{Context, Poll, ready},
 };
-use tidegate_core::header::{SmallString, write_number};
 use tidegate_http_server::Stream;
-use tidegate_policy::head::{ContentLength, FieldKinds, HeadError, HeaderFields, ParsedRequest};
+use tidegate_policy::head::{FieldKinds, HeadError, ParsedRequest};
 
 /// Why the connection serves no more requests for now.
 pub(super) enum Http1End {
@@ -254,24 +256,11 @@ impl Http1Connection {
     /// Writes the head of a response into the output.
     fn start_response(&mut self, response: ProxyResponse, request: RequestInfo) {
         let ProxyResponse { mut head, body } = response;
-        let has_no_body = request.method == MethodKind::Head
-            || head.status.is_informational()
-            || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-        let length = body.size_hint().exact();
-        let declared = declared_length(&head.fields);
-        let writer = match (declared, length) {
-            _ if has_no_body => BodyWriter::Length(0),
-            (Some(length), _) => BodyWriter::Length(length),
-            (None, Some(length)) => {
-                push_content_length(&mut head.fields, length);
-                BodyWriter::Length(length)
-            }
-            (None, None) if request.version >= Version::HTTP_11 => BodyWriter::Chunked,
-            (None, None) => BodyWriter::UntilClose,
+        let method = match request.method {
+            MethodKind::Head => "HEAD",
+            MethodKind::Other => "GET",
         };
-        if let (MethodKind::Head, Some(length @ 1..), None) = (request.method, length, declared) {
-            push_content_length(&mut head.fields, length);
-        }
+        let framing = frame_response(&mut head, request.version, method, body.size_hint().exact());
         let connection = match head.fields.may_contain(FieldKinds::CONNECTION) {
             true => head.fields.get(b"connection"),
             false => None,
@@ -282,12 +271,12 @@ impl Http1Connection {
         let is_body_abandoned =
             transport.request_body == RequestBodyState::Incomplete && self.client.has_unread_body();
         let is_closing = request.keep_alive == KeepAlive::No
-            || writer == BodyWriter::UntilClose
+            || framing == ResponseFraming::UntilClose
             || is_body_abandoned
             || connection.is_some_and(|option| option == b"close");
         let mut extra: [&[u8]; 3] = [b"", b"", b""];
-        if writer == BodyWriter::Chunked {
-            extra[0] = b"transfer-encoding: chunked\r\n";
+        if framing == ResponseFraming::Chunked {
+            extra[0] = CHUNKED_FIELD;
         }
         extra[1] = match (request.version, is_closing, connection.is_some()) {
             (_, _, true) => b"",
@@ -305,8 +294,8 @@ impl Http1Connection {
         drop(transport);
         self.client.worker.heads.give_response(head);
         self.state = ConnectionState::Response(ResponseInProgress {
-            body: (!has_no_body).then_some(body),
-            writer,
+            body: (framing != ResponseFraming::None).then_some(body),
+            writer: framing.into(),
             keep_alive: if is_closing { KeepAlive::No } else { KeepAlive::Yes },
         });
     }
@@ -432,20 +421,6 @@ const CONNECTION_CLOSE: &[u8] = b"connection: close\r\n";
 
 fn is_continue(expect: &[u8]) -> bool {
     expect.eq_ignore_ascii_case(b"100-continue")
-}
-
-/// The length in the head of a response. An invalid one, which no body has, is 0.
-fn declared_length(fields: &HeaderFields) -> Option<u64> {
-    let value = fields.may_contain(FieldKinds::FRAMING).then(|| fields.get(b"content-length"))??;
-    let mut length = ContentLength::default();
-    Some(length.add(value).ok().and(length.value).unwrap_or(0))
-}
-
-fn push_content_length(fields: &mut HeaderFields, length: u64) {
-    let mut text = SmallString::default();
-    // Writing to a string does not fail.
-    let _ = write_number(&mut text, length);
-    fields.push(b"content-length", text.as_str().as_bytes());
 }
 
 /// The number of connections of a worker beyond which idle ones release their buffers at once. Under load few are idle for

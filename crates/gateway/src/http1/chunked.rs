@@ -216,6 +216,9 @@ fn parse_trailers(section: &[u8]) -> Result<HeaderMap, BodyError> {
     Ok(trailers)
 }
 
+/// The field of a message with a chunked body, with its line end.
+pub const CHUNKED_FIELD: &[u8] = b"transfer-encoding: chunked\r\n";
+
 /// Writes what precedes the data of a chunk. `size` is at least 1.
 #[inline]
 pub fn write_chunk_start(out: &mut Vec<u8>, size: usize) {

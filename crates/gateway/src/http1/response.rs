@@ -27,7 +27,7 @@ pub enum ResponseFraming {
     Length(u64),
     /// The chunked transfer coding.
     Chunked,
-    /// The body ends when the server closes the connection.
+    /// The body ends when the connection is closed.
     UntilClose,
 }
 
@@ -59,6 +59,14 @@ impl ParsedResponse {
         keeps_alive(self.version, &self.fields)
     }
 
+    /// Whether the response to a request with `method` never has a body.
+    #[inline]
+    pub(super) fn has_no_body(&self, method: &str) -> bool {
+        method == "HEAD"
+            || self.status.is_informational()
+            || matches!(self.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+    }
+
     /// How the body of this response to a request with `method` ends. A wrong or ambiguous length is an error.
     pub fn framing(&self, method: &str) -> Result<ResponseFraming, HeadError> {
         let (mut codings, mut length) = (TransferCodings::None, ContentLength::default());
@@ -71,10 +79,7 @@ impl ParsedResponse {
                 }
             }
         }
-        let has_no_body = method == "HEAD"
-            || self.status.is_informational()
-            || matches!(self.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-        if has_no_body {
+        if self.has_no_body(method) {
             return Ok(ResponseFraming::None);
         }
         match (codings, length.value) {

@@ -20,14 +20,13 @@ pub(crate) use shared_response::SharedResponse;
 use crate::{
     Action, ConnectionInfo, FilterDecision, FilterResult, LocalReply, ParsedBody,
     client::{ClientConnection, Tunnel},
-    http1::{ParsedResponse, request_keeps_alive},
+    http1::{ParsedResponse, Upgrade, prepare_response, prepare_switch, request_keeps_alive},
     telemetry::RequestTelemetry,
     upstream::{Upstream, UpstreamRequest, UpstreamSendError},
 };
 use drain_body::DrainResult;
 use error::ProxyError;
 use forward::{ForwardedRequest, PendingForward, ResponseSource, ServerResponse};
-use head::Upgrade;
 use http::{Response, StatusCode, Version};
 use hyper::body::Body;
 use response_body::BodySource;
@@ -266,13 +265,13 @@ impl Exchange {
             if !connection.is_request_sent() {
                 return Ok(self.fail(ProxyError::BadResponse));
             }
-            head::prepare_switch(&mut head);
+            prepare_switch(&mut head);
             let (stream, received) = connection.into_stream();
             *self.body.client.tunnel.borrow_mut() = Some(Box::new(Tunnel::new(stream, received)));
             return Ok(self.send(head, BodySource::Empty, ResponseOrigin::Server));
         }
         let source = BodySource::new(source);
-        head::prepare_response(&mut head, source.size_hint().exact().filter(|_| !source.is_end_stream()));
+        prepare_response(&mut head, source.size_hint().exact().filter(|_| !source.is_end_stream()));
         Ok(self.send(head, source, ResponseOrigin::Server))
     }
 

@@ -1,9 +1,10 @@
 //! The body of a request to a server.
 
-use super::{ProxyError, buffered_body::BufferedBody, head};
+use super::{ProxyError, buffered_body::BufferedBody};
 use crate::{
     client::{ClientBody, ClientConnection},
     deadline::Deadline,
+    http1::strip_request_trailers,
     transfer_pace::TransferPace,
 };
 use bytes::Bytes;
@@ -123,7 +124,7 @@ impl IncomingBody {
         }
     }
 
-    /// Drops a body that was received with its head, or completely for the rules.
+    /// Drops a body that was received with its head.
     pub(super) fn discard_received(&mut self) {
         if let Self::Http1(body) = self {
             body.discard_received();
@@ -226,7 +227,7 @@ impl Upload {
             self.remaining =
                 self.remaining.checked_sub(length).ok_or(ProxyError::Head(HeadError::TooLarge))?;
             if let Some(trailers) = frame.trailers_mut() {
-                head::strip_request_trailers(trailers, &self.client);
+                strip_request_trailers(trailers, self.client.worker.settings.head_limits.underscores);
             }
             Ok(frame)
         }))

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     FilterContext, Rates, ResponseCopy, ResponseReader,
     client::{ClientConnection, Http2Stream},
-    http1::ParsedResponse,
+    http1::{ParsedResponse, strip_response_trailers},
     telemetry::RequestTelemetry,
     upstream::{Http2Permit, InFlightGuard, ResponseDeadline, UpstreamConnection},
 };
@@ -299,7 +299,7 @@ impl ProxyResponseBody {
                 reader.push_frame(frame);
             }
             match frame.trailers_mut() {
-                Some(trailers) => head::strip_response_trailers(trailers),
+                Some(trailers) => strip_response_trailers(trailers),
                 None => self.telemetry.add_bytes(frame.data_ref().map_or(0, Bytes::len)),
             }
         }

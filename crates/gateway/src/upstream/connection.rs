@@ -12,7 +12,8 @@ use super::ResponseDeadline;
 use crate::{
     body_writer::{BodyWriter, WrittenBody},
     http1::{
-        BodyDecoder, BodyStep, HeadScanner, ParsedResponse, ResponseFraming, parse_response, write_request,
+        BodyDecoder, BodyStep, CHUNKED_FIELD, HeadScanner, ParsedResponse, ResponseFraming, parse_response,
+        write_request,
     },
     proxy::{IncompleteBody, RequestBody},
     receive_buffer::ReceiveBuffer,
@@ -134,7 +135,7 @@ impl UpstreamConnection {
             Err(_) => BodyWriter::Length(0),
         };
         let coding: &[u8] = match writer {
-            BodyWriter::Chunked if !body.is_end_stream() => b"transfer-encoding: chunked\r\n",
+            BodyWriter::Chunked if !body.is_end_stream() => CHUNKED_FIELD,
             _ => b"",
         };
         write_request(self.output.bytes_mut(), &head, coding);
