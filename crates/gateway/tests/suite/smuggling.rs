@@ -229,6 +229,51 @@ async fn response_204_has_no_length() {
     assert!(head.starts_with("HTTP/1.1 204 ") && !head.contains("content-length"), "{head}");
 }
 
+/// Beyond the limits of docs/http1.md a request is rejected, and its connection is closed. Within them it is forwarded.
+#[tokio::test]
+async fn request_beyond_a_limit_is_rejected_and_closes_connection() {
+    let (server, record) = start_recorder().await;
+    let gateway = InProcessGateway::start(&[&server]).await;
+    let fields = |count: usize| format!("GET / HTTP/1.1\r\nhost: a\r\n{}\r\n", "a: b\r\n".repeat(count - 1));
+    let chunked =
+        |body: &str| format!("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n{body}");
+    let trailers = |count: usize| chunked(&format!("0\r\n{}\r\n", "a: b\r\n".repeat(count)));
+    let trailer = |size: usize| chunked(&format!("0\r\na: {}\r\n\r\n", "b".repeat(size)));
+    let extension = |size: usize| chunked(&format!("0;{}\r\n\r\n", "a".repeat(size)));
+    // The size of all extensions of a body counts.
+    let extensions = |count: usize| chunked(&format!("{}0\r\n\r\n", "1;aaaaaaa\r\nx\r\n".repeat(count)));
+    for (what, request, status) in [
+        ("100 fields", fields(100), 200),
+        ("101 fields", fields(101), 431),
+        ("100,000 fields", fields(100_000), 431),
+        ("100 trailers", trailers(100), 200),
+        ("101 trailers", trailers(101), 400),
+        ("a trailer of almost 8 KiB", trailer(8_192 - 7), 200),
+        ("trailers of more than 8 KiB", trailer(8_192), 400),
+        ("an extension of 4 KiB", extension(4_096 - 1), 200),
+        ("an extension of more than 4 KiB", extension(4_096), 400),
+        ("extensions of 4 KiB", extensions(512), 200),
+        ("extensions of more than 4 KiB", extensions(513), 400),
+        ("a method of 32 characters", format!("{} / HTTP/1.1\r\nhost: a\r\n\r\n", "M".repeat(32)), 200),
+        ("a method of 33 characters", format!("{} / HTTP/1.1\r\nhost: a\r\n\r\n", "M".repeat(33)), 400),
+    ] {
+        record.lock().unwrap().clear();
+        let mut client = gateway.connect().await;
+        if status == 200 {
+            assert_eq!(client.request(&request).await.status(), status, "{what}");
+            assert!(is_complete_request(&record.lock().unwrap()), "{what}");
+            continue;
+        }
+        // The gateway may close the connection before everything is sent.
+        let next = "GET /next HTTP/1.1\r\nhost: a\r\n\r\n";
+        let _ = client.stream.write_all(format!("{request}{next}").as_bytes()).await;
+        let response = client.read_to_end().await;
+        assert!(response.starts_with(&format!("HTTP/1.1 {status} ")), "{what}: {response:.200}");
+        assert_eq!(response.matches("HTTP/1.1 ").count(), 1, "{what}: {response:.200}");
+        assert!(!is_complete_request(&record.lock().unwrap()), "{what}");
+    }
+}
+
 /// A client may send the data of the tunnel before the response.
 #[tokio::test]
 async fn connect_method_is_rejected_and_closes_connection() {
@@ -279,7 +324,11 @@ fn is_complete_request(bytes: &[u8]) -> bool {
     let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
     match length {
         Some(length) => body.len() >= length.parse::<usize>().unwrap(),
-        None => !head.contains("transfer-encoding") || body.ends_with("0\r\n\r\n"),
+        None if head.contains("transfer-encoding") => {
+            // Trailers may follow the last chunk.
+            (body.starts_with("0\r\n") || body.contains("\r\n0\r\n")) && body.ends_with("\r\n\r\n")
+        }
+        None => true,
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::{
     admin_api::{AdminGateway, LISTENERS},
     harness::{InProcessGateway, RawClient, TEST_TIMEOUT, TestBackend, test_config, text_body},
+    tls::{connect, start_tls_with, write_certificates},
 };
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -159,6 +160,24 @@ async fn lingering_close_lets_client_read_response() {
         assert_eq!(response.header("connection"), Some("close"), "{head}");
         assert_eq!(client.read_to_end().await, "", "{head}");
     }
+}
+
+#[tokio::test]
+async fn lingering_close_over_tls_lets_client_read_response() {
+    let (_directory, certificates) = write_certificates();
+    let server = TestBackend::start(respond_with_length).await;
+    let gateway = start_tls_with(&server, &certificates, None, "connections: { max-body-size: 1kB }");
+    let mut client = connect(gateway.address, &certificates.authority, b"http/1.1").await.unwrap();
+    client.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000000\r\n\r\n").await.unwrap();
+    // More than all buffers hold. A reset would fail this, or lose the response.
+    for _ in 0..256 {
+        let piece = [b'a'; 1 << 16];
+        timeout(TEST_TIMEOUT, client.write_all(&piece)).await.expect("the gateway does not read").unwrap();
+    }
+    let mut response = String::new();
+    timeout(TEST_TIMEOUT, client.read_to_string(&mut response)).await.unwrap().unwrap();
+    assert!(response.starts_with("HTTP/1.1 413 "), "{response}");
+    assert!(response.contains("\r\nconnection: close\r\n"), "{response}");
 }
 
 #[tokio::test]
