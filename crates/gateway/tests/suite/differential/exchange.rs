@@ -17,7 +17,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
-use tidegate_gateway::http1::{BodyDecoder, request_keeps_alive};
+use tidegate_gateway::http1::{BodyDecoder, leading_empty_lines, request_keeps_alive};
 use tidegate_policy::{
     head::{HeadError, HeadLimits, check},
     model::Connections,
@@ -41,6 +41,8 @@ pub(super) enum RequestOutcome {
 #[derive(Debug)]
 pub(super) struct ExpectedExchange {
     pub(super) outcomes: Vec<RequestOutcome>,
+    /// The position of each request.
+    starts: Vec<usize>,
     /// The number of responses before the client must close its side.
     pub(super) responses_before_close: usize,
 }
@@ -195,8 +197,9 @@ pub(super) fn join_outcomes(
 /// What the gateway does with these bytes.
 pub(super) fn expected_exchange(bytes: &[u8]) -> ExpectedExchange {
     let mut reader = PieceReader::new(bytes, &[usize::MAX]);
-    let mut outcomes = Vec::new();
+    let (mut outcomes, mut starts) = (Vec::new(), Vec::new());
     loop {
+        starts.push(bytes.len() - reader.remaining());
         match expected_outcome(&mut reader) {
             Ok(Some((outcome, next))) => {
                 outcomes.push(outcome);
@@ -209,11 +212,21 @@ pub(super) fn expected_exchange(bytes: &[u8]) -> ExpectedExchange {
             Err(status) => {
                 outcomes.push(RequestOutcome::Rejected(status));
                 let responses_before_close = outcomes.len() - 1;
-                return ExpectedExchange { outcomes, responses_before_close };
+                return ExpectedExchange { outcomes, starts, responses_before_close };
             }
         }
     }
-    ExpectedExchange { responses_before_close: outcomes.len(), outcomes }
+    ExpectedExchange { responses_before_close: outcomes.len(), outcomes, starts }
+}
+
+impl ExpectedExchange {
+    /// The head of the request at this index.
+    pub(super) fn head<'a>(&self, bytes: &'a [u8], index: usize) -> &'a [u8] {
+        let rest = self.starts.get(index).and_then(|start| bytes.get(*start..)).unwrap_or_default();
+        let rest = &rest[leading_empty_lines(rest)..];
+        let end = memchr::memmem::find(rest, b"\r\n\r\n").map_or(rest.len(), |end| end + 4);
+        &rest[..end]
+    }
 }
 
 #[derive(PartialEq, Eq)]

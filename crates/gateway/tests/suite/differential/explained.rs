@@ -1,6 +1,7 @@
 //! Where the gateway accepts a request that hyper or nginx rejects or reads differently, and why. docs/http1.md has the same
 //! table.
 
+use super::compared_fields;
 use crate::fuzz::messages::RequestMessage;
 
 /// The server with which the gateway is compared.
@@ -14,9 +15,11 @@ pub(super) enum Reference {
 #[derive(Debug)]
 pub(super) struct Difference<'a> {
     pub(super) part: DifferentPart,
-    /// The bytes of the exchange.
-    pub(super) bytes: &'a [u8],
+    /// The head of the request, as the client sent it.
+    pub(super) head: &'a [u8],
     pub(super) gateway: &'a RequestMessage,
+    /// The message of the other server; `None` if it rejects the request.
+    pub(super) other: Option<&'a RequestMessage>,
 }
 
 /// What is different.
@@ -52,7 +55,15 @@ pub(super) const EXPLAINED: &[ExplainedDifference] = &[
         reference: Reference::Nginx,
         input: "a tab around a field value",
         behavior: "400, 501, or part of the value",
-        applies: |difference| difference.contains(b"\t"),
+        applies: |difference| match difference.part {
+            // nginx does not remove the tab from a value that it uses.
+            DifferentPart::Rejected => {
+                USED_FIELDS.iter().any(|name| difference.values(name).any(has_outer_tab))
+            }
+            // It forwards the tab.
+            DifferentPart::Fields => difference.has_same_fields_without_tabs(),
+            _ => false,
+        },
     },
     ExplainedDifference {
         reference: Reference::Nginx,
@@ -100,12 +111,16 @@ impl Difference<'_> {
         self.part == DifferentPart::Rejected
     }
 
-    /// Whether the exchange contains these bytes.
-    fn contains(&self, bytes: &[u8]) -> bool {
-        memchr::memmem::find(self.bytes, bytes).is_some()
+    /// Whether the other server received the same fields, apart from tabs around their values.
+    fn has_same_fields_without_tabs(&self) -> bool {
+        let trimmed = |message: &RequestMessage| -> Vec<_> {
+            let fields = compared_fields(message, self.head);
+            fields.into_iter().map(|(name, value)| (name, trim_tabs(&value).to_vec())).collect()
+        };
+        self.other.is_some_and(|other| trimmed(other) == trimmed(self.gateway))
     }
 
-    /// Whether the exchange has several fields `Content-Length`, or one with a list.
+    /// Whether the request has several fields `Content-Length`, or one with a list.
     fn has_repeated_length(&self) -> bool {
         self.values(LENGTH).count() > 1 || self.has_length_list()
     }
@@ -114,9 +129,9 @@ impl Difference<'_> {
         self.values(LENGTH).any(|value| value.contains(&b','))
     }
 
-    /// The values of a field in the exchange, by the name in lower case with a colon.
+    /// The values of a field of the request, by the name in lower case with a colon.
     fn values<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
-        let lines = self.bytes.split(|byte| *byte == b'\n');
+        let lines = self.head.split(|byte| *byte == b'\n');
         lines.filter_map(|line| {
             let (start, value) = line.split_at_checked(name.len())?;
             start.eq_ignore_ascii_case(name).then_some(value)
@@ -124,4 +139,18 @@ impl Difference<'_> {
     }
 }
 
+/// Whether a tab is in the white space at the start or the end of a value.
+fn has_outer_tab(value: &[u8]) -> bool {
+    let start = value.len() - value.trim_ascii_start().len();
+    let end = value.trim_ascii_end().len();
+    value[..start].contains(&b'\t') || value[end.max(start)..].contains(&b'\t')
+}
+
+/// Without spaces and tabs at its ends.
+fn trim_tabs(value: &[u8]) -> &[u8] {
+    value.trim_ascii()
+}
+
 const LENGTH: &[u8] = b"content-length:";
+/// The fields whose values nginx uses.
+const USED_FIELDS: [&[u8]; 3] = [LENGTH, b"transfer-encoding:", b"host:"];

@@ -156,7 +156,7 @@ impl Lane {
         }
         let (by_hyper, _) = read_requests_with_hyper(&bytes).await;
         let by_hyper: Vec<_> = by_hyper.into_iter().map(RequestOutcome::Accepted).collect();
-        report.compare(number, &bytes, &expected.outcomes, &by_hyper, Reference::Hyper);
+        report.compare(number, &bytes, &expected, &by_hyper, Reference::Hyper);
         let Some(nginx) = self.nginx else { return };
         let responses = match within_timeout(send_exchange(nginx, &bytes, None)).await {
             Ok(responses) => responses,
@@ -168,7 +168,7 @@ impl Lane {
         // A request without a version is HTTP/0.9, and its response has no head.
         requests.truncate(responses.iter().filter(|response| **response == ResponseOutcome::Backend).count());
         match join_outcomes(&responses, requests) {
-            Ok(by_nginx) => report.compare(number, &bytes, &expected.outcomes, &by_nginx, Reference::Nginx),
+            Ok(by_nginx) => report.compare(number, &bytes, &expected, &by_nginx, Reference::Nginx),
             Err(error) => report.add_finding(number, &bytes, &format!("nginx: {error}")),
         }
     }
@@ -258,9 +258,9 @@ fn canonical(message: &RequestMessage) -> RequestMessage {
 }
 
 /// The fields that are compared: the others depend on the server.
-fn compared_fields(message: &RequestMessage, bytes: &[u8]) -> Vec<(String, Vec<u8>)> {
-    // Fields that `Connection` names are removed. The messages do not contain it, so all requests of the exchange count.
-    let text = bytes.to_ascii_lowercase();
+fn compared_fields(message: &RequestMessage, head: &[u8]) -> Vec<(String, Vec<u8>)> {
+    // Fields that `Connection` names are removed. The messages do not contain it.
+    let text = head.to_ascii_lowercase();
     let is_named = memchr::memmem::find(&text, b"connection: x-a").is_some();
     let is_compared = |name: &str| {
         name.starts_with("x-")
@@ -277,10 +277,11 @@ impl Report {
         &mut self,
         number: u64,
         bytes: &[u8],
-        gateway: &[RequestOutcome],
+        expected: &ExpectedExchange,
         others: &[RequestOutcome],
         reference: Reference,
     ) {
+        let gateway = &expected.outcomes;
         for (index, outcome) in gateway.iter().enumerate() {
             let RequestOutcome::Accepted(message) = outcome else {
                 self.rejected += u64::from(reference == Reference::Hyper);
@@ -289,13 +290,14 @@ impl Report {
                 continue;
             };
             self.accepted += u64::from(reference == Reference::Hyper);
+            let head = expected.head(bytes, index);
             let other = others.get(index).and_then(accepted).map(canonical);
             let part = match &other {
                 None => DifferentPart::Rejected,
                 Some(other) if other.method != message.method => DifferentPart::Method,
                 Some(other) if other.target != message.target => DifferentPart::Target,
                 Some(other) if other.body != message.body => DifferentPart::Body,
-                Some(other) if compared_fields(other, bytes) != compared_fields(message, bytes) => {
+                Some(other) if compared_fields(other, head) != compared_fields(message, head) => {
                     DifferentPart::Fields
                 }
                 // nginx forwards no trailers.
@@ -304,7 +306,7 @@ impl Report {
                 }
                 Some(_) => continue,
             };
-            let difference = Difference { part, bytes, gateway: message };
+            let difference = Difference { part, head, gateway: message, other: other.as_ref() };
             let is_after_rejection = gateway[..index].iter().any(|outcome| accepted(outcome).is_none());
             if other.is_none() && is_after_rejection && reference == Reference::Nginx {
                 // The other server rejected the same request, and closed the connection.

@@ -6,13 +6,16 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic reports a finding")]
 
 use super::messages::{
-    AcceptedRequest, SequenceEnd, read_requests, read_requests_with_hyper, read_response,
-    read_response_with_hyper, write_chunks,
+    AcceptedRequest, Fields, RequestMessage, ResponseMessage, SequenceEnd, header_map, read_requests,
+    read_requests_with_hyper, read_response, read_response_with_hyper, sorted_map, write_chunks,
 };
-use http::StatusCode;
+use http::Version;
 use std::future::Future;
-use tidegate_gateway::http1::{ParsedResponse, ResponseFraming, write_request, write_response};
-use tidegate_policy::head::{BodyFraming, is_hop_by_hop};
+use tidegate_gateway::http1::{
+    CHUNKED_FIELD, ParsedResponse, ResponseFraming, frame_response, prepare_response, strip_request_fields,
+    strip_request_trailers, strip_response_trailers, write_request, write_response,
+};
+use tidegate_policy::{head::BodyFraming, model::Underscores};
 use tokio::runtime::Builder;
 
 /// A name, and a function that accepts any bytes.
@@ -40,6 +43,7 @@ pub(crate) fn requests(bytes: &[u8]) {
     });
     let (again, end) = read_requests(&forwarded, &sizes);
     let again: Vec<_> = again.iter().map(AcceptedRequest::message).collect();
+    let messages: Vec<_> = accepted.iter().map(forwarded_message).collect();
     let text = forwarded.escape_ascii();
     assert_eq!((&again, end), (&messages, SequenceEnd::Complete), "gateway after {text}");
     let (by_hyper, end) = run(read_requests_with_hyper(&forwarded));
@@ -49,17 +53,30 @@ pub(crate) fn requests(bytes: &[u8]) {
 /// Writes a request as the gateway forwards it.
 fn write_forwarded(out: &mut Vec<u8>, request: &AcceptedRequest, chunk_size: usize) {
     let mut head = request.head.clone();
-    head.fields.retain(|name, _| !is_hop_by_hop(name) && name != b"expect");
+    strip_request_fields(&mut head.fields, head.version);
     match request.framing {
         BodyFraming::Chunked => {
-            write_request(out, &head, b"transfer-encoding: chunked\r\n");
-            write_chunks(out, &request.body, chunk_size, &request.trailers);
+            write_request(out, &head, CHUNKED_FIELD);
+            write_chunks(out, &request.body, chunk_size, &forwarded_trailers(&request.trailers));
         }
         BodyFraming::None | BodyFraming::Length(_) => {
             write_request(out, &head, b"");
             out.extend_from_slice(&request.body);
         }
     }
+}
+
+/// The message that a server receives.
+fn forwarded_message(request: &AcceptedRequest) -> RequestMessage {
+    let message = request.message();
+    RequestMessage { trailers: forwarded_trailers(&message.trailers), ..message }
+}
+
+/// The trailers of a request that are forwarded.
+fn forwarded_trailers(trailers: &Fields) -> Fields {
+    let mut map = header_map(trailers);
+    strip_request_trailers(&mut map, Underscores::Drop);
+    sorted_map(&map)
 }
 
 /// The response to a request. In the first line of the input `HEAD` selects the method.
@@ -76,14 +93,10 @@ pub(crate) fn responses(bytes: &[u8]) {
     assert_eq!(in_pieces.as_ref().ok(), response.as_ref().ok(), "pieces of {sizes:?}");
     let Ok((head, framing, message)) = response else { return };
 
-    let mut forwarded = Vec::new();
-    write_head(&mut forwarded, head, framing);
-    match framing {
-        ResponseFraming::Chunked | ResponseFraming::UntilClose => {
-            write_chunks(&mut forwarded, &message.body, sizes[0], &message.trailers);
-        }
-        ResponseFraming::None | ResponseFraming::Length(_) => forwarded.extend_from_slice(&message.body),
-    }
+    let mut trailers = header_map(&message.trailers);
+    strip_response_trailers(&mut trailers);
+    let message = ResponseMessage { trailers: sorted_map(&trailers), ..message };
+    let forwarded = forward_response(head, (framing, method), &message, sizes[0]);
     let text = forwarded.escape_ascii();
     let expected = (message.status, &message.body, &message.trailers);
     let (_, _, again) = read_response(&forwarded, &sizes, method).unwrap();
@@ -94,17 +107,31 @@ pub(crate) fn responses(bytes: &[u8]) {
     assert_eq!(by_hyper.fields, again.fields, "hyper after {text}");
 }
 
-/// Writes the head of a response as the gateway forwards it.
-fn write_head(out: &mut Vec<u8>, mut head: ParsedResponse, framing: ResponseFraming) {
-    let has_no_body = matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-    head.fields.retain(|name, _| !is_hop_by_hop(name) && name != b"content-length");
+/// Writes a response as the gateway forwards it.
+fn forward_response(
+    mut head: ParsedResponse,
+    (framing, method): (ResponseFraming, &str),
+    message: &ResponseMessage,
+    chunk_size: usize,
+) -> Vec<u8> {
     let length = match framing {
-        ResponseFraming::Chunked | ResponseFraming::UntilClose => "transfer-encoding: chunked\r\n".to_owned(),
-        ResponseFraming::None if has_no_body => String::new(),
-        ResponseFraming::None => "content-length: 5\r\n".to_owned(),
-        ResponseFraming::Length(length) => format!("content-length: {length}\r\n"),
+        ResponseFraming::None => Some(0),
+        ResponseFraming::Length(length) => Some(length),
+        ResponseFraming::Chunked | ResponseFraming::UntilClose => None,
     };
-    write_response(out, http::Version::HTTP_11, &head, &[length.as_bytes()]);
+    prepare_response(&mut head, length.filter(|length| *length > 0));
+    let mut out = Vec::new();
+    match frame_response(&mut head, Version::HTTP_11, method, length) {
+        ResponseFraming::Chunked => {
+            write_response(&mut out, Version::HTTP_11, &head, &[CHUNKED_FIELD]);
+            write_chunks(&mut out, &message.body, chunk_size, &message.trailers);
+        }
+        ResponseFraming::None | ResponseFraming::Length(_) | ResponseFraming::UntilClose => {
+            write_response(&mut out, Version::HTTP_11, &head, &[]);
+            out.extend_from_slice(&message.body);
+        }
+    }
+    out
 }
 
 /// Sizes of pieces that depend on the input.

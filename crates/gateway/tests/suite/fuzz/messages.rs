@@ -78,6 +78,11 @@ impl<'a> PieceReader<'a> {
         Self { buffer: Vec::new(), rest: input, sizes: sizes.iter().cycle() }
     }
 
+    /// The number of bytes that are not read.
+    pub(crate) fn remaining(&self) -> usize {
+        self.buffer.len() + self.rest.len()
+    }
+
     /// Appends the next piece; returns false at the end.
     fn read(&mut self) -> bool {
         let size = self.sizes.next().copied().unwrap_or(usize::MAX).max(1).min(self.rest.len());
@@ -224,11 +229,16 @@ pub(crate) fn write_chunks(out: &mut Vec<u8>, body: &[u8], size: usize, trailers
         out.extend_from_slice(chunk);
         write_chunk_end(out);
     }
-    let trailers: HeaderFields = trailers.iter().fold(HeaderFields::default(), |mut all, (name, value)| {
+    let trailers = header_map(trailers);
+    write_last_chunk(out, Some(&trailers).filter(|trailers| !trailers.is_empty()));
+}
+
+pub(crate) fn header_map(fields: &Fields) -> HeaderMap {
+    let fields = fields.iter().fold(HeaderFields::default(), |mut all, (name, value)| {
         all.push(name.as_bytes(), value);
         all
     });
-    write_last_chunk(out, (!trailers.is_empty()).then(|| trailers.to_map()).as_ref());
+    fields.to_map()
 }
 
 /// Reads the requests of an input with the server of hyper. A request with an incomplete or invalid body is not included.
@@ -320,6 +330,6 @@ pub(crate) fn sorted_fields(fields: &HeaderFields) -> Fields {
     sorted
 }
 
-fn sorted_map(map: &HeaderMap) -> Fields {
+pub(crate) fn sorted_map(map: &HeaderMap) -> Fields {
     sorted_fields(&HeaderFields::from(map))
 }
