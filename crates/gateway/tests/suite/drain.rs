@@ -52,19 +52,34 @@ async fn connect_http2(address: SocketAddr, authority: &Path) -> http2::SendRequ
     sender
 }
 
-/// Sends uploads until `is_over`. After the gateway has announced that it closes a connection, the client opens another one.
+/// What the clients share.
+#[derive(Default)]
+struct ClientStates {
+    is_over: AtomicBool,
+    sent: AtomicUsize,
+    /// The requests, or groups of requests, that each client has completed.
+    completed: [AtomicUsize; 4],
+}
+
+impl ClientStates {
+    fn completed(&self) -> [usize; 4] {
+        self.completed.each_ref().map(|count| count.load(Ordering::SeqCst))
+    }
+}
+
+/// Sends uploads until the test is over. After the gateway has announced that it closes a connection, the client opens another one.
 async fn run_http2_client(
     address: SocketAddr,
     authority: Arc<Path>,
-    is_over: Arc<AtomicBool>,
-    sent: Arc<AtomicUsize>,
+    clients: Arc<ClientStates>,
+    index: usize,
 ) {
     let mut sender = connect_http2(address, &authority).await;
-    while !is_over.load(Ordering::SeqCst) {
+    while !clients.is_over.load(Ordering::SeqCst) {
         // Several requests at once.
         let mut exchanges = Vec::new();
         for _ in 0..4 {
-            let body = numbered_body(sent.fetch_add(1, Ordering::SeqCst));
+            let body = numbered_body(clients.sent.fetch_add(1, Ordering::SeqCst));
             let mut sender = sender.clone();
             exchanges.push(tokio::spawn(async move {
                 let request = Request::post("https://localhost/").body(Full::new(body.clone())).unwrap();
@@ -87,6 +102,7 @@ async fn run_http2_client(
         for exchange in exchanges {
             is_open &= exchange.await.unwrap();
         }
+        clients.completed[index].fetch_add(1, Ordering::SeqCst);
         if !is_open {
             sender = connect_http2(address, &authority).await;
         }
@@ -96,16 +112,16 @@ async fn run_http2_client(
 async fn run_http1_client(
     address: SocketAddr,
     authority: Arc<Path>,
-    is_over: Arc<AtomicBool>,
-    sent: Arc<AtomicUsize>,
+    clients: Arc<ClientStates>,
+    index: usize,
 ) {
-    while !is_over.load(Ordering::SeqCst) {
+    while !clients.is_over.load(Ordering::SeqCst) {
         let stream = connect(address, &authority, b"http/1.1").await.unwrap();
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
         let mut is_open = true;
-        while is_open && !is_over.load(Ordering::SeqCst) {
-            let body = numbered_body(sent.fetch_add(1, Ordering::SeqCst));
+        while is_open && !clients.is_over.load(Ordering::SeqCst) {
+            let body = numbered_body(clients.sent.fetch_add(1, Ordering::SeqCst));
             let request =
                 Request::post("/").header("host", "localhost").body(Full::new(body.clone())).unwrap();
             let response = timeout(TEST_TIMEOUT, sender.send_request(request)).await.unwrap().unwrap();
@@ -113,6 +129,7 @@ async fn run_http1_client(
             is_open = !response.headers().contains_key("connection");
             let received = timeout(TEST_TIMEOUT, response.into_body().collect()).await.unwrap().unwrap();
             assert!(received.to_bytes() == body, "another body");
+            clients.completed[index].fetch_add(1, Ordering::SeqCst);
         }
     }
 }
@@ -134,30 +151,30 @@ async fn reloads_lose_no_request_with_a_body_over_tls() {
     let (_directory, certificates) = write_certificates();
     let servers = [start_mirror().await, start_mirror().await];
     let gateway = AdminGateway::start_policy(&policy(&servers[0], &certificates, 0), Rules::new());
-    let (is_over, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let states = Arc::new(ClientStates::default());
     let authority: Arc<Path> = certificates.authority.clone().into();
     let mut clients = Vec::new();
-    for _ in 0..2 {
-        let (authority, is_over, sent) = (authority.clone(), is_over.clone(), sent.clone());
-        clients.push(tokio::spawn(run_http2_client(gateway.address, authority, is_over, sent)));
-    }
-    for _ in 0..2 {
-        let (authority, is_over, sent) = (authority.clone(), is_over.clone(), sent.clone());
-        clients.push(tokio::spawn(run_http1_client(gateway.address, authority, is_over, sent)));
+    for index in 0..4 {
+        let (address, authority, states) = (gateway.address, authority.clone(), states.clone());
+        clients.push(match index {
+            0 | 1 => tokio::spawn(run_http2_client(address, authority, states, index)),
+            _ => tokio::spawn(run_http1_client(address, authority, states, index)),
+        });
     }
     for round in 1..=20 {
-        let before = sent.load(Ordering::SeqCst);
+        let before = states.completed();
         // Every second round changes the server, which replaces the workers.
         gateway.replace_policy(&policy(&servers[round / 2 % 2], &certificates, round)).await;
+        // Each client uses its connection again: the gateway closes idle ones when it has replaced the workers several times.
         let requests = async {
-            while sent.load(Ordering::SeqCst) < before + 20 {
+            while states.completed().iter().zip(before).any(|(now, before)| *now < before + 2) {
                 assert!(!clients.iter().any(tokio::task::JoinHandle::is_finished), "a request was lost");
                 tokio::task::yield_now().await;
             }
         };
         timeout(TEST_TIMEOUT, requests).await.unwrap();
     }
-    is_over.store(true, Ordering::SeqCst);
+    states.is_over.store(true, Ordering::SeqCst);
     for client in clients {
         timeout(TEST_TIMEOUT, client).await.unwrap().unwrap();
     }

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 use tempfile::TempDir;
@@ -303,12 +303,11 @@ async fn repeated_reloads_lose_no_request() {
         )
     };
     let gateway = PolicyGateway::start(&policy_for_server(&one, &rules(0)));
-    let is_over = Arc::new(AtomicBool::new(false));
+    let (is_over, counts) = (Arc::new(AtomicBool::new(false)), Arc::new([const { AtomicU64::new(0) }; 4]));
     let clients: Vec<_> = (0..4)
-        .map(|_| {
-            let (is_over, address) = (is_over.clone(), gateway.address);
+        .map(|index| {
+            let (is_over, counts, address) = (is_over.clone(), counts.clone(), gateway.address);
             tokio::spawn(async move {
-                let mut count = 0;
                 let mut client = RawClient::connect(address).await;
                 while !is_over.load(Ordering::Relaxed) {
                     let response = client.get("/").await;
@@ -316,16 +315,17 @@ async fn repeated_reloads_lose_no_request() {
                     if response.header("connection") == Some("close") {
                         client = RawClient::connect(address).await;
                     }
-                    count += 1;
+                    counts[index].fetch_add(1, Ordering::SeqCst);
                 }
-                count
             })
         })
         .collect();
+    let completed = || counts.each_ref().map(|count| count.load(Ordering::SeqCst));
     let mut by_watch = 0;
     for round in 1..=100 {
         // Every fourth round changes the upstream server, which replaces the workers.
         let server = if (round / 4) % 2 == 0 { &one } else { &two };
+        let before = completed();
         let reloaded = gateway.replace(&policy_for_server(server, &rules(round))).await;
         let expected = if round % 4 == 0 { ReloadScope::Connections } else { ReloadScope::Rules };
         // If the file watch was faster, nothing is left to reload.
@@ -333,13 +333,21 @@ async fn repeated_reloads_lose_no_request() {
             Ok(ReloadScope::Lists) => by_watch += 1,
             reloaded => assert_eq!(reloaded, Ok(expected), "round {round}"),
         }
+        // Each client uses its connection again: the gateway closes idle ones when it has replaced the workers several times.
+        with_timeout(async {
+            while completed().iter().zip(before).any(|(now, before)| *now < before + 2) {
+                assert!(!clients.iter().any(tokio::task::JoinHandle::is_finished), "a request was lost");
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
     }
     assert!(by_watch < 50, "{by_watch} of 100 reloads did nothing");
     is_over.store(true, Ordering::Relaxed);
-    let mut count: u64 = 0;
     for client in clients {
-        count += with_timeout(client).await.unwrap();
+        with_timeout(client).await.unwrap();
     }
+    let count: u64 = completed().iter().sum();
     let left = gateway.connect().await.get("/").await;
     let left = left.header("ratelimit").unwrap();
     let left: u64 = left.split("r=").nth(1).unwrap().split(';').next().unwrap().parse().unwrap();
