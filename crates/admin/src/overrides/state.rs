@@ -3,7 +3,7 @@
 use super::{AppliedOverride, MAX_OVERRIDES, OverrideEdit, OverrideError, StoredIn};
 use serde_json::{Value, json};
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
     ops::Bound,
     sync::Arc,
 };
@@ -137,15 +137,15 @@ impl OverrideState {
     /// Puts the overrides in force in the limiters of a policy that do not have them yet.
     pub(super) fn activate(&mut self, mut next: OverriddenPolicy) {
         let before = self.active.take().map(|active| active.limiters).unwrap_or_default();
-        let mut missing: HashMap<&str, ()> = HashMap::new();
+        let mut missing = HashSet::new();
         for rule in next.gate.views() {
             let Some(limiter) = rule.limiter().filter(Limiter::is_overridable) else { continue };
             if !before.get(rule.name()).is_some_and(|known| known.is_same(&limiter)) {
-                missing.insert(rule.name(), ());
+                missing.insert(rule.name());
             }
             next.limiters.insert(rule.name().into(), limiter);
         }
-        let records = self.records.values().filter(|record| missing.contains_key(&*record.rule));
+        let records = self.records.values().filter(|record| missing.contains(&*record.rule));
         next.gate.install_overrides(records.map(|record| (&**record, OverrideStep::Apply)));
         drop(missing);
         self.active = Some(next);
